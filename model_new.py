@@ -1851,11 +1851,11 @@ constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 
 constexpr int kMmaSums = kTilesM * kTilesN * 4;   // of a thread
 static_assert(kMmaSteps % 2 == 0, "each k-block begins with the same fragments, and ends with a promotion");
 template <typename T>
-constexpr bool kSplitOperands = sizeof(T) == 4;   // into large and small parts
+constexpr bool kTwoTf32 = sizeof(T) == 4;
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
 template <typename T>   // 2 where an SM has 100 KB of shared memory: a CTA takes 49
-constexpr int kMmaCtasPerSm = kSplitOperands<T> || kArch == 860 || kArch == 890 || kArch >= 1200 ? 2 : 3;
+constexpr int kMmaCtasPerSm = kTwoTf32<T> || kArch == 860 || kArch == 890 || kArch >= 1200 ? 2 : 3;
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
@@ -1866,7 +1866,6 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
   WorkTile<T> work;
 };
 
-// Of an m16n8 instruction a thread has sums of two rows and two columns.
 struct MmaLanes {
   static constexpr int kNear = 2;
   __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) {
@@ -1879,7 +1878,7 @@ struct MmaLanes {
 
 // ---- mma kernel: multiplying a step of k.
 
-// What a lane reads for one step: of X, then of Y.
+// What a lane reads for a step: of X, then of Y.
 constexpr int kMmaFragments = kTilesM + kTilesN / 2;
 using MmaFragments = uint32_t[kMmaFragments][4];
 
@@ -1891,7 +1890,7 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
       UNROLL for (int n = 0; n < kTilesN; ++n)
         mma<T>(sum + (m * kTilesN + n) * 4, x[m], y[kTilesM + n / 2][n % 2 * 2], y[kTilesM + n / 2][n % 2 * 2 + 1]);
   };
-  if constexpr (kSplitOperands<T>) {
+  if constexpr (kTwoTf32<T>) {
     MmaFragments small;
     UNROLL for (int i = 0; i < kMmaFragments; ++i)
       UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
@@ -1961,15 +1960,15 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
     // Multiply the last step
     mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
     stage = next;
-    if constexpr (kSplitOperands<T>)
+    if constexpr (kTwoTf32<T>)
       if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }
-  if constexpr (kSplitOperands<T>) end_chain(total, sum);
+  if constexpr (kTwoTf32<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
   // A dense product has all terms: what is not finite is right, but for operands that are split
-  if (kSplitOperands<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // The stages have been read; relaxed, since nobody else is to see what was written there
+  if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
+  // The stages have been read. Relaxed: what was written there is for nobody else
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
@@ -2042,18 +2041,18 @@ struct TileQueue {
     uint64_t taken;
     while ((taken = atomicAdd(word, 1ull) - launch) > count) begin(count);
     if (taken == count - 1) *word = 0;
-    return uint32_t(taken);
+    return taken;
   }
 };
 
 // A policy has
-//   Product           what a launch is given: p (a ::Product), tiles, queue and more
-//   Memory            its own shared memory: the stages and more
-//   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
-//   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
-//   kAskedAhead       k-blocks before a tile's end, where the next one is asked for: sooner, it would not go to whoever is done first
-//   kTakesFirst       whether a cluster's first tile comes from the queue, or has the cluster's number
-//   operands_of       what its producer keeps of a tile, for load
+//   Product           p (a ::Product), tiles, queue, and what else a launch is given
+//   Memory            the stages, and what else of shared memory is its own
+//   kStages, kDepth   of the pipeline, and how many k-blocks it holds at most
+//   kCtas, kBlocksN   CTAs of a cluster that share copies; blocks of columns of a tile
+//   kAskedAhead       k-blocks before a tile's end the next is asked for; sooner, it would not go to whoever is done first
+//   kTakesFirst       whether a cluster's first tile comes from the queue, or has its number
+//   operands_of       what the producer keeps of a tile, for load
 //   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
@@ -2063,11 +2062,10 @@ struct SharedMemory {
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
-// A k-block, for the producer.
 struct KBlock {
   int k, place;       // place: in the tile
   bool jumps, last;   // it does not follow the one before; it is the tile's last
-  int round;          // next_tile's, of the tile after this one
+  int round;          // of next_tile, behind this tile
 };
 
 // ---- Skeleton: the tile scheduler.
@@ -2087,7 +2085,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
   return shared.next[round % kQueued];
 }
 
-// By a thread of each CTA: the first one's takes the next tile, and sends it to the others, which expect it.
+// By a thread of each CTA: the first takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   uint64_t* const full = &shared.next_full[round % kQueued];
@@ -2099,7 +2097,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
     tile = number < h.tiles.count ? Policy::tiles_of(h).at(number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_left_out(h, tile));
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
-  for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is an illegal instruction where a kernel has no clusters
+  for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is illegal where a kernel has no clusters
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, reinterpret_cast<const int*>(&tile) + u, address_in_peer(barrier, cta));
   shared.next[round % kQueued] = tile;
@@ -2111,7 +2109,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 // Issues a k-block's wgmma, 64 rows and kN columns, from the descriptors x and y on: sums = X Y, or += if add.
 template <typename T, int kN, int kMajorX, int kMajorY>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
+  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes: 16 of k
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
@@ -2134,16 +2132,16 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   }
 }
 
-// One warp writes the CTA's share of the zeros above the diagonal. Not at once: operands come the same way, and are wanted sooner.
+// A warp writes the CTA's share of the zeros above the diagonal; not at once: operands come the same way, and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
-  const int tiles = int(triangle(h.tiles.rows - 1)), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
+  const int tiles = triangle(h.tiles.rows - 1), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
   __nanosleep(2000);
   NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.tiles.clusters * ctas) {
-    const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
-    const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
+    const int number = u / kStrips, batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
+    const int i = place - triangle(j - 1), from = u % kStrips * kLines;
     write_zeros<kBlockMN>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines, threadIdx.x % 32, 32);
   }
 }
@@ -2156,9 +2154,9 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile(h, shared, 0, rank);
   __syncwarp();
-  cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write an operand
+  cudaGridDependencySynchronize();   // the kernel before may read what is C now, or write an operand
   ptx::fence_proxy_async(ptx::space_global);
-  if (Policy::kTakesFirst) first = next_tile(h, shared, 0);   // in any case: it may not come to a CTA that has ended
+  if (Policy::kTakesFirst) first = next_tile(h, shared, 0);   // in any case, lest it come to a CTA that has ended
   if (!Policy::has_work(h)) return;
 
   if (warp < kConsumerWarps) {
@@ -2184,7 +2182,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   }
 }
 
-// One product, or two of one size, by every other cluster each: they start and end once. Each may be a batch.
+// One product, or two of one size, by every other cluster each, which start and end once.
 struct Alone { struct Product {}; };   // for the policy of a second one
 
 template <typename Policy, typename Second = Alone>
@@ -2235,20 +2233,20 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 _CUDA_HALF = r"""
 // ---- Half precision: sizes, and teams of threads.
 
-constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
+constexpr int kBlocksM = 2;   // of a CTA's tile: one for each consumer warpgroup
 // Of named barriers: all consumers; a warpgroup of them, from kGroupTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
 
 // ---- Half precision: sums that are not finite.
 
 // Boxes of C, 64 x 64, that are not finite: how many parts of each nobody has begun to sum again. Words count from the launch's number on,
-// others stand for zero: nothing is cleared beforehand. In the end none is left, for a graph that is launched again.
+// as TileQueue's; others stand for zero. In the end none is left, for a graph that is launched again.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // of a box
   unsigned long long* left;   // of each box; and one word more: whether there has been one
   uint64_t launch;
   uint32_t boxes;
-  __device__ int parts(uint64_t word) const { return word - launch <= kParts ? int(word - launch) : 0; }
+  __device__ int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
   __device__ void add(uint32_t box) const {
     atomicExch(left + box, launch + kParts);
     atomicExch(left + boxes, launch + kParts);
@@ -2293,7 +2291,7 @@ __device__ inline bool store_box(const Product& p, uint8_t* box, int team, uint1
   zero[0] = __hadd2(zero[0], zero[1]);
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   auto write = [&](int row, int col, bool by_rows) {
-    // To shared memory, 128 bytes a line, swizzled
+    // To shared memory, as swizzled has it
     const uint32_t base = shared_address(box);
     const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
     const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
@@ -2302,7 +2300,7 @@ __device__ inline bool store_box(const Product& p, uint8_t* box, int team, uint1
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    // A vote costs loops uniform registers: the compiler does not know that it is the same in all threads
+    // A vote, which the compiler does not know to be the same in all threads, costs its loops uniform registers
     const bool any = kTwice ? named_barrier_sync<128>(team), false : named_barrier_or<128>(team, is_masked(p) && !finite);
     const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
@@ -2349,9 +2347,9 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
-// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, each fetching half of Y for both. Else tiles are of 128 x 128.
+// kWide: two CTAs compute a tile of 256 x 256, one above the other, and each fetches half of Y for both; else one computes 128 x 128.
 // kTwice: what is below the diagonal of C also goes opposite, transposed; what is above it is not stored. No operand has a mask.
-// kMajorX, kMajorY: 0 for K-major, 1 for MN-major.
+// kMajorX, kMajorY: 1 for MN-major.
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
 struct Half {
   using Product = HalfProduct;
@@ -2364,10 +2362,10 @@ struct Half {
     uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
     uint8_t box[2][2][kOperandBytes];   // of C, on their way to memory: two for each warpgroup
     uint64_t landed[kStages];           // a stage that is to be masked
-    uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
+    uint64_t sums_written;              // by consumer warps of all CTAs that share a tile's k
     uint32_t found;                     // the box that is not finite,
     int part;                           // and the part of it, which the CTA sums again
-    bool unfinished[2];                 // whether a warpgroup knows that there are such boxes
+    bool unfinished[2];                 // whether a warpgroup knows of such boxes
   };
 
   static __device__ void prepare(const HalfProduct& h, Shared& shared) {
@@ -2376,7 +2374,7 @@ struct Half {
     ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     shared.own.unfinished[0] = shared.own.unfinished[1] = false;
   }
-  static __device__ Tiles tiles_of(const HalfProduct& h) {   // a tenth less code where the compiler knows that there are no masks
+  static __device__ Tiles tiles_of(const HalfProduct& h) {   // a tenth less code, if the compiler knows the order
     Tiles tiles = h.tiles;
     if (kTwice) tiles.x = tiles.y = kEverywhere, tiles.c_lower = 1;
     return tiles;
@@ -2385,21 +2383,21 @@ struct Half {
   static __device__ bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
-  // What the producer finds beforehand for a tile: its one thread takes longer for a hundred instructions than a small k-block's products.
+  // What the producer finds beforehand: a hundred instructions of its one thread take longer than the products of a small tile's k-block.
   struct Line {
-    int at;              // the first of a block
-    int begin, length;   // of the k-blocks that these lines have; the length may go beyond the last one
+    int at;              // a block's first
+    int begin, length;   // of the k-blocks that its lines have; the length may go beyond the last
   };
   static constexpr int kBlocksY = kBlocksN / kCtas;     // that a CTA asks for, of a whole tile
   static constexpr bool kMerged = kTwice && !kMajorX;   // boxes have 128 lines; of Y where no tile is halved
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
-    int y_boxes, place;           // how many the CTA asks for; where in the stage they come
+    int y_boxes, place;           // that the CTA asks for, and where in the stage they come
     int bytes;                    // of a k-block
-    int x_batch, y_batch;         // the third coordinate of their maps
+    int x_batch, y_batch;         // third coordinates
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
-  // A small tile on the diagonal of a symmetric C: its columns, which are its rows, are copied once. It is computed up to the diagonal.
+  // A small tile on the diagonal of a symmetric C: its columns, which are its rows, come once; it is computed up to the diagonal.
   static __device__ bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
@@ -2431,10 +2429,10 @@ struct Half {
     auto tma_load = [&](bool multicast, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
       const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.depth) * kBlock;
       const int from[] = {lines_first ? line.at : depth, lines_first ? depth : line.at, batch};
-      if (multicast)   // as copy_bulk_multicast
-        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier, 3);
-      else
-        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier);
+      auto copy = [&](auto... ctas) {
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier, ctas...);
+      };
+      multicast ? copy(3) : copy();   // as copy_bulk_multicast
     };
     barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, of.bytes);
@@ -2447,18 +2445,18 @@ struct Half {
   // Two warps mask. Where their zeros meet NaN or Inf of the other operand: see finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
     if (kTwice || !is_masked(h.p)) return;
-    const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
+    const int row = threadIdx.x % kBlock;   // of a block, for each thread
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
-    for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) {
+    for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++))
       NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, at.advance()) {
         const int k = h.tiles.k_block(tile, i);
         const uint32_t x = k - first_on_diagonal(h.p.x_side, tile.row), y = k - first_on_diagonal(h.p.y_side, tile.col);
         if (x >= kBlocksN && y >= tile.cols) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
         parities ^= 1u << at.stage;
-        const uint32_t own = x - (kWide ? rank * kBlocksM : 0);
+        const uint32_t own = x - (kWide ? block_rank_in_cluster() * kBlocksM : 0);
         auto& stage = shared.own.stage[at.stage];
         if (own < kBlocksM) mask_row(stage[own], (h.p.x_side == kUpToLine) != kMajorX, row);
         if (y < tile.cols) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
@@ -2466,7 +2464,6 @@ struct Half {
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       }
-    }
   }
 
   // ---- Half precision: the policy: the main loop, and sums that are not finite.
@@ -2496,7 +2493,7 @@ struct Half {
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
-    int reading = -1;   // the stage of the k-block that is multiplied while the next is issued
+    int reading = -1;   // the stage that is multiplied while the next is issued
     NO_UNROLL for (int left = tile.k_end - tile.k_begin; left > 0; --left, at.advance()) {
       const uint64_t of_x = block(x_place), of_y = block(y_place);
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
@@ -2516,18 +2513,18 @@ struct Half {
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* const c = result(h, tile.batch);
     const uint64_t found = !kTwice && is_masked(h.p) ? load_relaxed(h.non_finite.left + h.non_finite.boxes) : 0;   // comes as C is written
-    uint32_t again = 0;   // boxes that are not finite: bits by column
+    uint32_t again = 0;   // boxes that are not finite: a bit a column
     auto store = [&](int place, int i, int j, float* sum) {
       if (kTwice && col + j > row + i) return;
       if (store_box<T, kTwice>(h.p, shared.own.box[group][place], kGroupTeam + group, c, row + i, col + j, sum)) again |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with the same box
-      constexpr int kFirst = kCols == 1;   // half of a small tile: the next one, perhaps whole, begins with the other box
+      constexpr int kFirst = kCols == 1;   // the tile behind half of a small one may begin with the other box
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // Each CTA's sums go to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
+      // Each CTA's sums to its shared memory; then the cluster's warpgroups add them up, a box each, in the order of k
       float4* const sums = reinterpret_cast<float4*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // the stages have been read
@@ -2587,14 +2584,14 @@ struct Half {
       if (own.part < 0) continue;
       const uint32_t rows = ceil_div(h.p.m, kBlock), cols = ceil_div(h.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = own.part * kExactRows;
-      exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile(row, int(box % cols)), begin, batch, memory);
+      exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile(row, box % cols), begin, batch, memory);
     }
   }
 };
 
 // ---- Half precision: launching.
 
-// The tensor map of an operand, in swizzled boxes. A step of its third dimension is batch_unit, in which `steps` become the strides.
+// The tensor map of an operand, in swizzled boxes. Its third dimension goes by batch_unit, in which `steps` become the strides.
 static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines, cuuint32_t rows_of_box,
                               const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
@@ -2611,7 +2608,7 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   const cuuint32_t box[] = {kBlock, rows_of_box, 1}, every[] = {1, 1, 1};
   const auto element = p.type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
-  check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
+  check(cudaError_t(   // the driver's errors have the runtime's numbers
       encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)));
   return map;
