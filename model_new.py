@@ -2270,7 +2270,7 @@ struct HalfProduct {
 
 // A warpgroup rounds its sums of block (row, col) of C, and writes them by way of shared memory, in lines of 128 bytes: rows, or columns of
 // a column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it. kTwice:
-// below the diagonal the transpose is written, too. Returns whether a number of C is not finite that may lack terms: never of a dense C.
+// below the diagonal the transpose is written, too. Returns whether a number is not finite that may lack terms, as of no dense product.
 template <typename T, bool kTwice>
 __device__ inline bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -2520,7 +2520,7 @@ struct Half {
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with the same box
-      constexpr int kFirst = kCols == 1;   // the tile behind half of a small one may begin with the other box
+      constexpr int kFirst = kCols == 1;   // half of a small tile: one box, with which others end
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
