@@ -1837,7 +1837,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
-# Enters: a Product whose operands have a stride of 1 and, in long products, multiples of 16 bytes for all others. Leaves: all of C.
+# Enters: a Product whose operands have a stride of 1 and, where k is long, multiples of 16 bytes for all others. Leaves: all of C.
 #
 # cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix brings them to registers, where a float32 is split into two tf32
 # (see "Element types"), and mma.sync multiplies.
