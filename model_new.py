@@ -2640,29 +2640,26 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
 #
-# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, or leaves it to the fallback.
-#
-# Consumers sum three products of a k-block of packed blocks, and promote the sums. docs/kernel.md follows one k-block through it.
+# Enters: a PairsProduct, its operands packed. Leaves: all of C, but of products for the fallback. docs/kernel.md follows a k-block through.
 _CUDA_PAIRS = r"""
 // ---- Pairs: the flags of a k-block.
 
-// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
-// kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+// What a CTA multiplies of a k-block. kLast: of its tile; kEnds: a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
+// kHasY << column block; kWideY << half of the columns; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: split-K through memory.
 
-// The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. 128 of each thread of a warpgroup, four at a time, `step` float4 from each other.
+// Leaves the sums of a split for its tile's last one, or of a chain for the next: 128 of each thread, by fours, `step` float4 apart.
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `parts` splits in their order. parts: by reference, so that it may take no register.
+// Adds those of `parts` splits in their order. parts: a reference, for which no register is taken.
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += (kTileEdge - kBlock) * kTileEdge / 4)   // other warpgroups' are between
     UNROLL for (int part = 0; part < 4; ++part) {
-      float4 other[8];   // all read before the first is added: the reads then wait for memory together
+      float4 other[8];   // all are read before one is added: so they are on their way together
       UNROLL for (int u = 0; u < 8; ++u, at = next_address(at, step)) other[u] = __ldcg(at);
       UNROLL for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
@@ -2673,52 +2670,48 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
 
 // ---- Pairs: the epilogue, writing a tile, or leaving its sums.
 
-// Writes 128 columns of this warpgroup's 64 rows, from row and column `first` on. A warp's stores fill sectors of 32 bytes: eight columns
-// of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
-__device__ inline void write_rows(const Product& p, int batch, int first_row, int first_col, const float (&total)[64]) {
+// Writes 64 x 128 of C. A warp's stores fill sectors of 32 bytes: eight columns of a row, by pairs, or of a column-major C eight rows.
+__device__ inline void write_rows(const Product& p, int batch, int row, int col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
-  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
-  int col0 = first_col + lane % 4 * 2;
+  const int row0 = row + thread / 32 % 4 * 16 + lane / 4;
+  int col0 = col + lane % 4 * 2;
   float* at = c_of<float>(p, batch) + row0 * p.c_row + col0 * p.c_col;
-  const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
-  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
+  const int below = p.c_lower ? row0 - col0 : 128;   // the diagonal is so many columns behind `at`
+  const bool inside = row + 64 <= p.m && col + 128 <= p.n;
+  auto sum = [&](int h, int g, int e) { return 8 * g + e <= below + 8 * h ? total[4 * g + 2 * h + e] : 0.0f; };   // row 8 h, column 8 g + e
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
     UNROLL for (int h = 0; h < 2; ++h)
-      UNROLL for (int g = 0; g < 16; ++g) {
-        const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
-        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
-      }
+      UNROLL for (int g = 0; g < 16; ++g)
+        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(sum(h, g, 0), sum(h, g, 1)));
   } else if (inside && p.c_row == 1) {
-    UNROLL for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
-      const int col = g / 2 * 8 + g % 2;
-      __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
-      __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
-      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+    UNROLL for (int g = 0; g < 32; ++g) {   // the columns, two rows of each
+      __stcs(at, sum(0, g / 2, g % 2));
+      __stcs(at + 8, sum(1, g / 2, g % 2));
+      at = next_address(at, (g % 2 ? 7 : 1) * p.c_col);
     }
   } else {
     UNROLL for (int h = 0; h < 2; ++h) {
-      const int row = row0 + 8 * h, cols = p.c_lower ? row + 1 : p.n;   // of the row that have sums
+      const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // which have sums
       float* one = next_address(at, 8 * h * p.c_row);
-      if (row >= p.m) break;
+      if (m >= p.m) break;
       UNROLL for (int g = 0; g < 32; ++g) {
-        if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
-        const int col = col0 + g / 2 * 8 + g % 2;
-        if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
-        one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+        if (g % 8 == 0) keep(col0);   // else all conditions are found beforehand, in registers that sums need
+        const int n = col0 + g / 2 * 8 + g % 2;
+        if (n < p.n) __stcs(one, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
+        one = next_address(one, (g % 2 ? 7 : 1) * p.c_col);
       }
     }
   }
 }
 
-// Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
-// or, behind the tile's last chain, go to C. The last split of a tile adds the sums of those before in their order: the result is the same
-// every time. It does not wait for one that has not begun: see SplitTiles.
+// Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next one or, behind the last one,
+// writes C. A tile's last split adds those of the others, in their order: so the result is always the same. All have begun: see SplitTiles.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
-  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
+  const Product& p = h.p;
+  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of a warpgroup, or float4 of a tile
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
-  if (kChains) {   // left in lines of 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
-    const Product& p = h.p;
+  if (kChains) {   // in lines of 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
     const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
     const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
     const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col, step = 128 / chunks * pitch / 4;
@@ -2727,7 +2720,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     float4* const place = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
     add_sums(total[0], place, flags & kAgain ? 1 : 0, step);
     if (!(flags & kLast)) return leave_sums(total[0], place, step);
-    if (flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
+    if (flags & kAgain) named_barrier_sync<128>(group);   // others write C now where this thread's sums may have been
   }
   if (tile.splits > 1) {
     const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
@@ -2739,7 +2732,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       if (thread == 0) __threadfence(), atomicAdd(done, 1);
       return;
     }
-    if (thread == 0) {
+    if (thread == 0) {   // of a fallback some splits may be left out
       while (load_relaxed(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
       __threadfence();
     }
@@ -2747,20 +2740,17 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     add_sums(total[0], at, tile.splits - 1, 128);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
-  write_rows(h.p, tile.batch, row, col, total[0]);
-  if (col + 128 < h.p.n) write_rows(h.p, tile.batch, row, col + 128, total[1]);
+  write_rows(p, tile.batch, row, col, total[0]);
+  if (col + 128 < p.n) write_rows(p, tile.batch, row, col + 128, total[1]);
 }
 
 // ---- Pairs: the policy.
 
-//   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
-//   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
-//   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
+// A k-block takes three of seven stages of 32 KB (picture: docs/kernel.md): half of Y, X, the other half. X: hi and lo of a block for each
+// warpgroup. Y: hi of two blocks, then lo, as wgmma sees 128 columns at once; each CTA fetches half, for both. While one warpgroup promotes
+// its sums the other multiplies.
 //
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other:
-// while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
-//
-// kLo: three products; else, for TF32, hi hi alone, in stages of half the size and without what would be lo. kMajorX, kMajorY: k_is_row.
+// kLo: three products; else, for TF32, hi hi alone, in stages of half the size. kMajorX, kMajorY: k_is_row.
 template <bool kMajorX, bool kMajorY, bool kLo>
 struct Pairs {
   using Product = PairsProduct;
@@ -2774,24 +2764,26 @@ struct Pairs {
     uint8_t stage[kStages][kStageBytes];
     BlockHead head[kStages][2];
     int flags[kStages];     // of a k-block, with the stage of the first half of Y
-    uint32_t wide[4];       // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
-    ClusterTile tile;       // the producer's, which has few registers
-    int first_x, first_y;   // and the first blocks of the tile's matrices
+    // The producer's, which has few registers:
+    uint32_t wide[4];       // which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+    ClusterTile tile;
+    int first_x, first_y;   // the first blocks of its matrices
   };
 
-  // If the only product needs the fallback there is nothing to do.
+  // None, if the only product needs the fallback.
   static __device__ bool has_work(const PairsProduct& h) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
   }
-  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
+  // Of a batch a product that needs the fallback may be computed in part: product_behind writes all of it.
   static __device__ bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
   }
   static __device__ int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
-    shared.own.tile = tile;
-    shared.own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, shared.own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
-    return 0;   // load finds them there
+    Memory& own = shared.own;   // where load finds them
+    own.tile = tile;
+    own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
+    return 0;
   }
   static __device__ float* result(const PairsProduct& h, int batch) { return c_of<float>(h.p, batch); }
   static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
@@ -2800,28 +2792,27 @@ struct Pairs {
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&) {}
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                              const KBlock& k_block, int /*operands*/) {
+                              const KBlock& k_block, int) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    // Which blocks the CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
+    // Which blocks the CTA's k-block has, and what it ends. Of hi alone a tile is one chain
     int flags = k_block.last ? kLast | kEnds : 0;
     if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
     if (kLo && k_block.place >= kChain) flags |= kAgain;
     UNROLL for (int u = 0; u < 6; ++u)   // two of X, four of Y
       if (u < 2 ? has_block(h, kX, first_row + u, k) : has_block(h, kY, first_col + u - 2, k)) flags |= kHasX << u;
     auto copy_y = [&](int half) {
-      if (flags & kHasY << 2 * half << rank) {
-        const int block = own.first_y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
-        const uint8_t* from = h.y.blocks + int64_t(block) * kPartBytes;
-        uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
-        copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
-        if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
-        copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
-      }
+      if (!(flags & kHasY << 2 * half << rank)) return;
+      const int block = own.first_y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
+      const uint8_t* from = h.y.blocks + int64_t(block) * kPartBytes;
+      uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
+      copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
+      if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
+      copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
     };
 
-    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes later.
+    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes later
     barrier_wait(&shared.empty[at.stage], at.parity);
     copy_y(0);
     const int stage_y = at.stage;
@@ -2835,14 +2826,15 @@ struct Pairs {
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
     if (kLo && (k_block.jumps || k % 32 == 0)) {
-      auto wide_blocks = [&](Operand operand, const Packed& packed, int line) {   // of the 32 blocks around k; none of no line
+      auto wide = [&](Operand operand, int line) {   // of the 32 blocks around k; none of no line
+        const Packed& packed = operand == kX ? h.x : h.y;
         const uint32_t* words = wide_in_line(packed, matrix_of(packed, own.tile.batch), operand == kX ? kMajorX : kMajorY, line);
         return line < lines_of(h, operand) ? words[1 + k / 32] : 0;
       };
       UNROLL for (int u = 0; u < 2; ++u) {
         const int col = first_col + 2 * u;
-        own.wide[u] = wide_blocks(kX, h.x, first_row + u);
-        own.wide[2 + u] = wide_blocks(kY, h.y, col) | wide_blocks(kY, h.y, col + 1);
+        own.wide[u] = wide(kX, first_row + u);
+        own.wide[2 + u] = wide(kY, col) | wide(kY, col + 1);
       }
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
@@ -2861,47 +2853,42 @@ struct Pairs {
 
   // ---- Pairs: the policy: the main loop, what a warpgroup multiplies.
 
-  // A k-block, in one register, since few are left beside the sums: its flags and, from bit 17 on, four bits each, the stages of the first
-  // half of Y, of X, and of the second half of Y.
+  // A k-block, in one register, as few are left beside the sums: flags, and from bit 17 on the stages of Y's first half, X, and Y's second
+  // half, four bits each.
   struct ConsumedKBlock {
     int what;
     __device__ int y_stage(int half) const { return what >> (17 + 8 * half) & 15; }
     __device__ int x_stage() const { return what >> 21 & 15; }
     __device__ int round() const { return what / kRound % (2 * kQueued); }
-    __device__ bool has_column(int block) const { return what & kHasY << block; }
-    // Of these 64 rows and that half of the columns
-    __device__ bool multiply(int group, int half) const { return what & kHasX << group && what & kHasY * 3 << 2 * half; }
-    __device__ bool wide(int group, int half) const { return what & (kWideX << group | kWideY << half); }
   };
 
-  // The shared memory as a warp of consumers sees it.
+  // The shared memory as a consumer sees it.
   struct View {
-    uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
+    uint32_t base;   // not a pointer, of which the compiler would make the address anew each time
     int group;
 
     __device__ BlockHead head(int stage, int block) const {
       return load_shared<BlockHead>(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (2 * stage + block));
     }
-    // An operand, as wgmma wants it described.
     __device__ uint64_t operand(int stage, int offset) const {
       return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
     // Waits for the next stage, and says which it is.
-    __device__ int next_stage(Pipeline<kStages>& pipeline) const {
-      const int stage = pipeline.stage;
-      barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, pipeline.parity);
-      pipeline.advance();
+    __device__ int next_stage(Pipeline<kStages>& at) const {
+      const int stage = at.stage;
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, at.parity);
+      at.advance();
       return stage;
     }
     // Waits for X and the first half of Y.
-    __device__ ConsumedKBlock next_k_block(Pipeline<kStages>& pipeline) const {
-      const int y_stage = next_stage(pipeline);
-      const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + sizeof(int) * y_stage);
-      return {flags | y_stage << 17 | next_stage(pipeline) << 21};
+    __device__ ConsumedKBlock next_k_block(Pipeline<kStages>& at) const {
+      const int y_stage = next_stage(at);
+      const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + 4 * y_stage);
+      return {flags | y_stage << 17 | next_stage(at) << 21};
     }
 
-    // This warp is done with a stage: tells both CTAs.
+    // Tells both CTAs that this warp is done with a stage.
     __device__ void release(int stage) const {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
@@ -2909,23 +2896,24 @@ struct Pairs {
     }
   };
 
-  // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while tensor cores are at work.
+  // total += X Y of half a k-block's columns; releases the stage of Y. Calls `meanwhile` once, if it can while tensor cores are at work.
   template <int kHalf, typename Meanwhile>
-  static __device__ void consume_columns(const View& view, ConsumedKBlock h, float (&total)[64], const Meanwhile& meanwhile) {
-    const int x_stage = h.x_stage(), y_stage = h.y_stage(kHalf);
-    if (!h.multiply(view.group, kHalf)) {
+  static __device__ void consume_columns(const View& view, ConsumedKBlock k_block, float (&total)[64], const Meanwhile& meanwhile) {
+    const int x_stage = k_block.x_stage(), y_stage = k_block.y_stage(kHalf);
+    const int what = k_block.what;
+    if (!(what & kHasX << view.group && what & kHasY * 3 << 2 * kHalf)) {
       meanwhile();
       return view.release(y_stage);
     }
     const uint64_t x = view.operand(x_stage, view.group * kPartBytes), y = view.operand(y_stage, 0);
     float sums[64];
     auto issue = [&](uint64_t x, uint64_t y, bool add) { issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add); };
-    auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.head(y_stage, block).unscale : 0.0f; };
-    if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+    auto of_y = [&](int block) { return what & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f; };
+    if (kLo && what & (kWideX << view.group | kWideY << kHalf)) {   // rare: residuals of wide blocks have a scale of their own
       meanwhile();
       const BlockHead x_head = view.head(x_stage, view.group), y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
-      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
+      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums so far are brought to the scale of each
         UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
         warpgroup_arrive();
         issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
@@ -2935,7 +2923,7 @@ struct Pairs {
       promote(sums, x_head.unscale, of_y(0), total), promote(sums + 32, x_head.unscale, of_y(1), total + 32);
       return view.release(y_stage);
     }
-    // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
+    // Issue wgmma: hi hi last, so that small terms are added while sums are small
     warpgroup_arrive();
     if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
     const float of_x = view.head(x_stage, view.group).unscale, of_first = of_y(0), of_second = of_y(1);
@@ -2945,30 +2933,30 @@ struct Pairs {
     // Wait for the next stages, and then for the sums
     meanwhile();
     warpgroup_wait<0>();
-    // Give the stage back, and promote
+    // Promote
     view.release(y_stage);
     promote(sums, of_x, of_first, total), promote(sums + 32, of_x, of_second, total + 32);
   }
 
-  // The tile is read anew behind each chain, from its place in the queue, which stands in a k-block's flags: both would take registers.
-  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
+  // The tile would take registers: behind each chain it is read from its place in the queue, which a k-block's flags have.
+  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
     ConsumedKBlock k_block, next;
     do {
-      next = view.next_k_block(pipeline);
+      next = view.next_k_block(at);
       float total[2][64];
       UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         k_block = next;
-        consume_columns<0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(pipeline) << 25; });
+        consume_columns<0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(at) << 25; });
         consume_columns<1>(view, k_block, total[1], [&] {
-          if (!(k_block.what & kEnds)) next = view.next_k_block(pipeline);
+          if (!(k_block.what & kEnds)) next = view.next_k_block(at);
         });
         view.release(k_block.x_stage());
       } while (!(k_block.what & kEnds));
       write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
-      keep(k_block.what);   // one register instead of what is found out from it
+      keep(k_block.what);   // not what is found from it, which takes more registers
     } while (kLo && !(k_block.what & kLast));
     round = k_block.round();
   }
@@ -2984,26 +2972,26 @@ _CUDA_BEHIND = r"""
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
-// be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
-// Of one place always the same thread adds, in a fixed order.
+// be less than half a last bit of C, so all are summed in float64, those of one place by one thread in a fixed order, and added once.
 __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& corrections) {
   const Product& p = h.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
-  const int first_of_x = matrix_of(h.x, batch) * h.x.blocks_each, first_row = tile.i * kBlock, first_col = tile.j * kBlock;
-  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
+  const int first_of_x = matrix_of(h.x, batch) * h.x.blocks_each, row = tile.i * kBlock, col = tile.j * kBlock;
+  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand with outliers
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
   NO_UNROLL for (int of_x = 1; of_x >= 0; --of_x) {   // the outliers of X, then of Y; a thread has a line of the other operand
+    const Operand operand = of_x ? kX : kY;
     const Packed& packed = of_x ? h.x : h.y;
     const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
     const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
-    const bool transposed = k_is_row(of_x ? kX : kY, p);
+    const bool transposed = k_is_row(operand, p);
     const uint32_t* const wide = wide_in_line(packed, matrix, transposed, block_line);
     const int words = wide[0] == 0 ? 0 : mask_words(ceil_div(p.k, kBlock));
     NO_UNROLL for (int word = 1; word < words; ++word)
       NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 33, block = block_of(h, of_x ? kX : kY, transposed, block_line, k_block);
+        const int k_block = word * 32 + __ffs(bits) - 33, block = block_of(h, operand, transposed, block_line, k_block);
         const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block];
         NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
@@ -3013,14 +3001,14 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
           const BlockHead& of_met = h.x.metadata[first_of_x + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
           if (!of_x && is_outlier(met, 1.0f / of_met.unscale)) continue;   // those of X have met all of Y
           const int m = of_x ? at : thread, n = of_x ? thread : at;   // in the tile
-          if (!p.c_lower || first_col + n <= first_row + m) corrections[m][n] = fma(double(outlier.value), double(met), corrections[m][n]);
+          if (!p.c_lower || col + n <= row + m) corrections[m][n] = fma(double(outlier.value), double(met), corrections[m][n]);
         }
       }
     __syncthreads();
   }
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
     if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
-      float& at = work.c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
+      float& at = work.c[(row + e / kBlock) * p.c_row + (col + e % kBlock) * p.c_col];
       at = float(at + sum);
     }
   __syncthreads();
@@ -3028,8 +3016,8 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
 
 // ---- Behind the Hopper kernel: the kernel.
 
-// Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
-// room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
+// Computes products as the fallback, corrects what has outliers, or, most often, does nothing: so no more CTAs start than the GPU has room
+// for. The fallback's take tiles from a queue or, where they share k, have one a cluster.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
@@ -3041,17 +3029,17 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   const uint64_t progress = *h.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
-  // Correct the tiles that meet outliers: each thread looks at one of its CTA's tiles, most of which meet none. The fallback leaves nothing
+  // Correct the tiles that meet outliers, which are few: each thread looks for them at a tile. The only product's fallback leaves nothing
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
     __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
     const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(plan.tile_order.count()) * batches, step = gridDim.x;
-    auto tile_of_number = [&](uint32_t number) { return plan.tile_order.at(int(number / batches)); };
+    auto tile_of = [&](uint32_t number) { return plan.tile_order.at(int(number / batches)); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
       if (threadIdx.x == 0) count = 0;
       __syncthreads();
       if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
         const int batch = int(number % batches);
-        const Tile tile = tile_of_number(number);
+        const Tile tile = tile_of(number);
         // By the first words: see mask_words
         const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p), tile.i) |
                                *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p), tile.j);
@@ -3059,7 +3047,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
       }
       __syncthreads();
       NO_UNROLL for (int u = 0; u < count; ++u)
-        correct_tile(h, met[u] % batches, tile_of_number(met[u]), *reinterpret_cast<Corrections*>(fallback_memory));
+        correct_tile(h, met[u] % batches, tile_of(met[u]), *reinterpret_cast<Corrections*>(fallback_memory));
       __syncthreads();
     }
   }
@@ -3082,7 +3070,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
-// What a block of C has below the diagonal also stands opposite, kNear neighbours at a time. More than one: all is below, and aligned.
+// Copies what a block of C has below the diagonal to where it stands opposite, kNear neighbours at once: of more than one all is below.
 template <int kNear, typename Word, int kPitch>
 __device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
   using Vector = AlignedArray<Word, kNear>;
@@ -3090,19 +3078,20 @@ __device__ inline void mirror_block(const Product& p, Word* c, int row, int col,
   auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
   auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
-  Vector held[kCount] = {};   // all are read before the first is written anywhere: else each would wait for the one before
+  auto at = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
+  Vector held[kCount] = {};   // all are read before one is written: else each would wait for the one before
   UNROLL for (int u = 0; u < kCount; ++u)
-    if (is_below(line(u), near(u))) held[u] = *reinterpret_cast<const Vector*>(c + (row + line(u)) * p.c_row + (col + near(u)) * p.c_col);
+    if (is_below(line(u), near(u))) held[u] = at(row + line(u), col + near(u));
   UNROLL for (int u = 0; u < kCount; ++u)
     UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
   __syncthreads();
   UNROLL for (int u = 0; u < kCount; ++u) {
     UNROLL for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
-    if (is_below(near(u), line(u))) *reinterpret_cast<Vector*>(c + (col + line(u)) * p.c_row + (row + near(u)) * p.c_col) = held[u];
+    if (is_below(near(u), line(u))) at(col + line(u), row + near(u)) = held[u];
   }
 }
 
-// A CTA for each block on or below the diagonal. Word: as large as an element of C.
+// A CTA for each block on or below the diagonal. Word: of an element's size.
 template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
   constexpr int kNear = 16 / sizeof(Word);
@@ -3131,40 +3120,39 @@ static Packed to_pack(const Product& p, Operand operand) {
   if (k_is_row(operand, p)) std::swap(packed.row_stride, packed.col_stride), std::swap(packed.rows, packed.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
-  packed.block_cols = ceil_div(packed.cols, kBlock), packed.matrices = common ? 1 : int(p.batches);
-  const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(ceil_div(packed.rows, kBlock)) * packed.block_cols;
-  packed.blocks_each = int(std::min(blocks, kMaxSize));
+  const int64_t rows = ceil_div(packed.rows, kBlock), cols = ceil_div(packed.cols, kBlock);   // of blocks
+  packed.block_cols = int(cols), packed.matrices = common ? 1 : int(p.batches);
+  packed.blocks_each = int(std::min(packed.triangular ? triangle(cols) : rows * cols, kMaxSize));
   return packed;
 }
 
 // ---- Hopper kernel, launching: the workspace.
 
-// What Hopper products need besides their operands, in one allocation: first their progress, then words that packing resets, of which the
-// Controls are the first.
+// What Hopper products need besides their operands, in one allocation: the progress, then what packing resets, the Controls first.
 struct Workspace {
-  PairsProduct of[2];   // the product; or both gradients, of which the first is packed: of it only x, the gradient of the result
+  PairsProduct of[2];   // the product; or both gradients, of which only the first's x is packed, the gradient of the result
   int products;
-  int64_t bytes = 0;    // so many have been given out
+  int64_t bytes = 0;    // given out so far
 
-  // Of a product; or of its gradients, p = G Y^T and dy = X^T G, which share the packed G and have X and Y from `kept`. For the size base
-  // is null.
+  // Of a product; or of its gradients, p = G Y^T and dy = X^T G, which have X and Y from `kept`. base: null, if only the size is wanted.
   Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const PairsProduct* kept = nullptr)
       : of{{p, to_pack(p, kX), to_pack(p, kY)}}, products(dy ? 2 : 1) {
     PairsProduct& first = of[0];
     Packed &x = first.x, &y = first.y;
-    // One matrix and its transpose, of which X and Y have the same part, are packed once
+    // One matrix and its transpose, with the same part, are packed once
     const bool square = p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
                         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
     if (dy || square) y.matrices = 0;   // to pack
-    auto take = [&](auto*& first, int64_t count) {
-      first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
-      bytes += (count * int64_t(sizeof(*first)) + 7) / 8 * 8;   // a TileQueue's word has eight
+    auto take = [&](auto*& to, int64_t count) {
+      to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(static_cast<uint8_t*>(base) + bytes);
+      bytes += (count * int64_t(sizeof(*to)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
     take(first.progress, 1);
     take(first.controls, p.batches);   // what is reset
     for (Packed* packed : {&x, &y}) {
-      take(packed->wide_by_row, int64_t(packed->matrices) * ceil_div(packed->rows, kBlock) * mask_words(packed->block_cols));
-      take(packed->wide_by_col, int64_t(packed->matrices) * packed->block_cols * mask_words(ceil_div(packed->rows, kBlock)));
+      const int64_t matrices = packed->matrices, rows = ceil_div(packed->rows, kBlock), cols = packed->block_cols;
+      take(packed->wide_by_row, matrices * rows * mask_words(cols));
+      take(packed->wide_by_col, matrices * cols * mask_words(rows));
     }
     for (int u = 0; u < products; ++u) {
       const SplitTiles tiles = of[u].tiles = SplitTiles::of(u ? *dy : p, clusters, products);
@@ -3172,20 +3160,20 @@ struct Workspace {
       take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
     }
     first.words = int((bytes - sizeof(*first.progress)) / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
-    // Of more blocks, where operands are expanded, no GPU has room for the packed ones
-    auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
-    first.x_blocks = blocks_of(x), first.y_blocks = blocks_of(y);
-    take(x.metadata, first.x_blocks), take(y.metadata, first.y_blocks);
-    take(x.blocks, first.x_blocks * block_bytes(p.tf32)), take(y.blocks, first.y_blocks * block_bytes(p.tf32));
+    auto take_blocks = [&](Packed& packed, int& blocks) {
+      blocks = int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize));   // no GPU has room for more
+      take(packed.metadata, blocks), take(packed.blocks, blocks * block_bytes(p.tf32));
+    };
+    take_blocks(x, first.x_blocks), take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
     const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
+    bool chains = false;   // whether some have no place in C for their sums, as in a tile in splits
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
-    if (chains) take(first.chain_sums, clusters * kTile);   // both gradients' clusters have places in it
+    if (chains) take(first.chain_sums, clusters * kTile);   // of both gradients
     for (int u = 0; u < products; ++u) {
       PairsProduct& h = of[u];
       take(h.partial_sums, p.batches * tiles.places * kTile);
@@ -3213,8 +3201,7 @@ static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = n
   }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
   for (int u = 0; u < at.products; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {
-      constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
-      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, of[u]);
+      launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, of[u]);
     }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
 }
 
@@ -3222,10 +3209,10 @@ static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = n
 
 int operands_to_copy(const Product& p, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
-  const bool by_elements = kernel == kMmaKernel && p.k <= (p.type == kFloat32 || p.type == kFloat64 ? 1024 : 64);
+  // The mma kernel reads what is not aligned by elements: of small products that takes less than a copy
+  const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? 1024 : 64);
   const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
-  // Neighbours in memory along k or along the lines, and 16 bytes at a time; 2^38: where tensor maps end
+  // Neighbours in memory along k or the lines, and multiples of 16 bytes; 2^38: where tensor maps end
   auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t (&batch)[kMaxBatchDims]) {
     return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < int64_t(1) << 38 &&
            batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
@@ -3235,27 +3222,26 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 
 bool is_computed_whole(const Product& p, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
-  if (p.type != kFloat16 && p.type != kBFloat16) return false;
+  if (p.type < kFloat16) return false;
   if (p.m <= 256 || gpu.major != 9) return p.m <= 256;
   if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
 }
 
-// Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
-// or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
-// chunks: operands can be copied by 16 bytes; else the tf32 kernel takes half as long again.
+// Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200: see T and H in docs/kernel.md. chunks: the
+// operands can be copied by 16 bytes; else the tf32 kernel takes more than half as long again.
 static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
-  if (is_lower(p)) {   // whose gradients use the packed operands again
-    const double all = double(p.n) * p.n * p.n * double(p.batches);
+  if (is_lower(p)) {   // gradients use the packed operands again
+    const double all = double(p.n) * p.n * p.n * p.batches;
     return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
   }
-  const auto terms = [&](int edge) { return double(TileOrder::of(p, edge).work()) * edge * edge * double(p.batches); };
-  const double longest = .23 * double(TileOrder::of(p, kBlock).length(0)) * kBlock * kBlock * gpu.sms;
+  auto terms = [&](int edge) { return double(TileOrder::of(p, edge).work()) * edge * edge * p.batches; };
+  const double longest = .23 * TileOrder::of(p, kBlock).length(0) * kBlock * kBlock * gpu.sms;
   return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
 }
 
-// Whether the mma kernel is faster than the half-precision one, which takes as long as its longest tile: where k is long beside what an SM
-// has to sum; measured, on an H200.
+// Whether the mma kernel is faster than half precision, which takes as long as its longest tile: where k is long beside what an SM sums;
+// measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
   if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
@@ -3270,15 +3256,15 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
 // Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
-  if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
-  if (p.type == kFloat16 || p.type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
-  if (p.type != kFloat32) return kMmaKernel;
+  if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;   // a MIG slice: two gradients want two clusters
+  if (p.type == kFloat64) return kMmaKernel;
+  if (p.type != kFloat32) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   const bool chunks = !operands_to_copy(p, kHalfKernel);
   if (path == kHopperPath || hopper_serves(p, gpu, chunks)) return kHopperKernel;
-  // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still; or many, or large ones
+  // Few tiles, or a few more where nothing is aligned, which costs the mma kernel more; or many, or large products. Measured, on an H200
   const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
   const int64_t few = gpu.sms / 2 * (chunks ? 1 : 4);
-  const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 3.2e7;   // measured, on an H200
+  const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * p.batches >= 3.2e7;
   // A stride of each operand has to be 1. Longer sums are the mma kernel's, which promotes them sooner
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
   return computes && serves ? kTf32Kernel : kMmaKernel;
@@ -3300,9 +3286,9 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
 
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  const bool serves = before.bytes == bytes && dx.tf32 == product.tf32;   // another thread may change torch's setting between two looks
-  if (serves) launch_pairs(dx, gpu, &dy, before.of);
-  return serves;
+  if (before.bytes != bytes || dx.tf32 != product.tf32) return false;   // another thread may change torch's setting between two looks
+  launch_pairs(dx, gpu, &dy, before.of);
+  return true;
 }
 """
 
