@@ -2655,16 +2655,13 @@ __device__ inline void leave_sums(const float* sum, float4* at, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `parts` splits in their order. parts: a reference, for which no register is taken.
+// Adds those of `parts` splits, in their order. parts: by reference, which takes no register.
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += (kTileEdge - kBlock) * kTileEdge / 4)   // other warpgroups' are between
     UNROLL for (int part = 0; part < 4; ++part) {
-      float4 other[8];   // all are read before one is added: so they are on their way together
+      float4 other[8];   // all are on their way before one is added
       UNROLL for (int u = 0; u < 8; ++u, at = next_address(at, step)) other[u] = __ldcg(at);
-      UNROLL for (int u = 0; u < 8; ++u) {
-        float* const four = sum + part * 32 + 4 * u;
-        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
-      }
+      UNROLL for (int u = 0; u < 32; ++u) sum[part * 32 + u] += reinterpret_cast<const float*>(other)[u];
     }
 }
 
@@ -2695,7 +2692,7 @@ __device__ inline void write_rows(const Product& p, int batch, int row, int col,
       float* one = next_address(at, 8 * h * p.c_row);
       if (m >= p.m) break;
       UNROLL for (int g = 0; g < 32; ++g) {
-        if (g % 8 == 0) keep(col0);   // else all conditions are found beforehand, in registers that sums need
+        if (g % 8 == 0) keep(col0);   // else all conditions are found before, in registers that sums need
         const int n = col0 + g / 2 * 8 + g % 2;
         if (n < p.n) __stcs(one, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
         one = next_address(one, (g % 2 ? 7 : 1) * p.c_col);
@@ -2705,26 +2702,25 @@ __device__ inline void write_rows(const Product& p, int batch, int row, int col,
 }
 
 // Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next one or, behind the last one,
-// writes C. A tile's last split adds those of the others, in their order: so the result is always the same. All have begun: see SplitTiles.
+// writes C. A tile's last split adds those of the others, in order, so that results repeat; all have begun before it: see SplitTiles.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   const Product& p = h.p;
-  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of a warpgroup, or float4 of a tile
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
-  if (kChains) {   // in lines of 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
+  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of a warpgroup, float4 of a tile
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * block_rank_in_cluster() + group;   // in blocks
+  if (kChains) {   // 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
     const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
     const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
     const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col, step = 128 / chunks * pitch / 4;
-    float* const c = c_of<float>(p, tile.batch) + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
-    float* const begin = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * kPart;
-    float4* const place = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
-    add_sums(total[0], place, flags & kAgain ? 1 : 0, step);
-    if (!(flags & kLast)) return leave_sums(total[0], place, step);
-    if (flags & kAgain) named_barrier_sync<128>(group);   // others write C now where this thread's sums may have been
+    float* c = c_of<float>(p, tile.batch) + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
+    float* begin = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * kPart;
+    float4* at = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
+    add_sums(total[0], at, flags & kAgain ? 1 : 0, step);
+    if (!(flags & kLast)) return leave_sums(total[0], at, step);
+    if (flags & kAgain) named_barrier_sync<128>(group);   // others write C where this thread's sums may have been
   }
   if (tile.splits > 1) {
-    const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
-    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
+    int* done = h.splits_done + (int64_t(tile.batch) * kLines * h.tiles.rows + line) * h.tiles.cols + tile.col / kLines;
     float4* at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
     if (tile.split < tile.splits - 1) {
       leave_sums(total[0], at + int64_t(tile.split) * kPart, 128);
@@ -2758,12 +2754,12 @@ struct Pairs {
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = block_bytes(!kLo), kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
-  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
+  static constexpr bool kTakesFirst = true;   // so that splits before one have begun: it waits for them
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
     BlockHead head[kStages][2];
-    int flags[kStages];     // of a k-block, with the stage of the first half of Y
+    int flags[kStages];     // of a k-block, at the stage of Y's first half
     // The producer's, which has few registers:
     uint32_t wide[4];       // which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
     ClusterTile tile;
@@ -2775,7 +2771,7 @@ struct Pairs {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
   }
-  // Of a batch a product that needs the fallback may be computed in part: product_behind writes all of it.
+  // Of a batch a product that needs the fallback may have been computed in part: product_behind writes it.
   static __device__ bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
   }
@@ -2793,18 +2789,18 @@ struct Pairs {
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, int) {
-    constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
+    constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     Memory& own = shared.own;
-    const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    // Which blocks the CTA's k-block has, and what it ends. Of hi alone a tile is one chain
+    const int k = k_block.k, row = own.tile.row + 2 * rank, col = own.tile.col;   // in blocks
+    // Which blocks there are, and what the k-block ends. Of hi alone a tile is one chain
     int flags = k_block.last ? kLast | kEnds : 0;
     if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
     if (kLo && k_block.place >= kChain) flags |= kAgain;
     UNROLL for (int u = 0; u < 6; ++u)   // two of X, four of Y
-      if (u < 2 ? has_block(h, kX, first_row + u, k) : has_block(h, kY, first_col + u - 2, k)) flags |= kHasX << u;
+      if (u < 2 ? has_block(h, kX, row + u, k) : has_block(h, kY, col + u - 2, k)) flags |= kHasX << u;
     auto copy_y = [&](int half) {
       if (!(flags & kHasY << 2 * half << rank)) return;
-      const int block = own.first_y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
+      const int block = own.first_y + block_of(h, kY, kMajorY, col + 2 * half + rank, k);
       const uint8_t* from = h.y.blocks + int64_t(block) * kPartBytes;
       uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
       copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
@@ -2820,7 +2816,7 @@ struct Pairs {
     barrier_wait(&shared.empty[at.stage], at.parity);
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
-        const int block = own.first_x + block_of(h, kX, kMajorX, first_row + u, k);
+        const int block = own.first_x + block_of(h, kX, kMajorX, row + u, k);
         const uint8_t* from = h.x.blocks + int64_t(block) * kPartBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
@@ -2832,9 +2828,8 @@ struct Pairs {
         return line < lines_of(h, operand) ? words[1 + k / 32] : 0;
       };
       UNROLL for (int u = 0; u < 2; ++u) {
-        const int col = first_col + 2 * u;
-        own.wide[u] = wide(kX, first_row + u);
-        own.wide[2 + u] = wide(kY, col) | wide(kY, col + 1);
+        own.wide[u] = wide(kX, row + u);
+        own.wide[2 + u] = wide(kY, col + 2 * u) | wide(kY, col + 2 * u + 1);
       }
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
@@ -2853,18 +2848,9 @@ struct Pairs {
 
   // ---- Pairs: the policy: the main loop, what a warpgroup multiplies.
 
-  // A k-block, in one register, as few are left beside the sums: flags, and from bit 17 on the stages of Y's first half, X, and Y's second
-  // half, four bits each.
-  struct ConsumedKBlock {
-    int what;
-    __device__ int y_stage(int half) const { return what >> (17 + 8 * half) & 15; }
-    __device__ int x_stage() const { return what >> 21 & 15; }
-    __device__ int round() const { return what / kRound % (2 * kQueued); }
-  };
-
   // The shared memory as a consumer sees it.
   struct View {
-    uint32_t base;   // not a pointer, of which the compiler would make the address anew each time
+    uint32_t base;   // of a pointer the compiler would make this address anew each time
     int group;
 
     __device__ BlockHead head(int stage, int block) const {
@@ -2874,18 +2860,19 @@ struct Pairs {
       return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
-    // Waits for the next stage, and says which it is.
+    // Waits for the next stage, and returns it.
     __device__ int next_stage(Pipeline<kStages>& at) const {
       const int stage = at.stage;
       barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, at.parity);
       at.advance();
       return stage;
     }
-    // Waits for X and the first half of Y.
-    __device__ ConsumedKBlock next_k_block(Pipeline<kStages>& at) const {
+    // Waits for X and the first half of Y. Returns the k-block's flags and, from bit 17 on, four bits each, the stages of Y's first half, X
+    // and, later, Y's second half: in one register, since sums leave few.
+    __device__ int next_k_block(Pipeline<kStages>& at) const {
       const int y_stage = next_stage(at);
       const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + 4 * y_stage);
-      return {flags | y_stage << 17 | next_stage(at) << 21};
+      return flags | y_stage << 17 | next_stage(at) << 21;
     }
 
     // Tells both CTAs that this warp is done with a stage.
@@ -2896,20 +2883,19 @@ struct Pairs {
     }
   };
 
-  // total += X Y of half a k-block's columns; releases the stage of Y. Calls `meanwhile` once, if it can while tensor cores are at work.
+  // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once: while tensor cores are at work, but for rare cases.
   template <int kHalf, typename Meanwhile>
-  static __device__ void consume_columns(const View& view, ConsumedKBlock k_block, float (&total)[64], const Meanwhile& meanwhile) {
-    const int x_stage = k_block.x_stage(), y_stage = k_block.y_stage(kHalf);
-    const int what = k_block.what;
-    if (!(what & kHasX << view.group && what & kHasY * 3 << 2 * kHalf)) {
+  static __device__ void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
+    const int x_stage = k_block >> 21 & 15, y_stage = k_block >> (17 + 8 * kHalf) & 15;
+    if (!(k_block & kHasX << view.group && k_block & kHasY * 3 << 2 * kHalf)) {
       meanwhile();
       return view.release(y_stage);
     }
     const uint64_t x = view.operand(x_stage, view.group * kPartBytes), y = view.operand(y_stage, 0);
     float sums[64];
     auto issue = [&](uint64_t x, uint64_t y, bool add) { issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add); };
-    auto of_y = [&](int block) { return what & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f; };
-    if (kLo && what & (kWideX << view.group | kWideY << kHalf)) {   // rare: residuals of wide blocks have a scale of their own
+    auto of_y = [&](int block) { return k_block & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f; };
+    if (kLo && k_block & (kWideX << view.group | kWideY << kHalf)) {   // rare: residuals at a scale of their own
       meanwhile();
       const BlockHead x_head = view.head(x_stage, view.group), y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
@@ -2923,7 +2909,7 @@ struct Pairs {
       promote(sums, x_head.unscale, of_y(0), total), promote(sums + 32, x_head.unscale, of_y(1), total + 32);
       return view.release(y_stage);
     }
-    // Issue wgmma: hi hi last, so that small terms are added while sums are small
+    // Issue wgmma, hi hi last: small terms are added while sums are small
     warpgroup_arrive();
     if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
     const float of_x = view.head(x_stage, view.group).unscale, of_first = of_y(0), of_second = of_y(1);
@@ -2938,34 +2924,34 @@ struct Pairs {
     promote(sums, of_x, of_first, total), promote(sums + 32, of_x, of_second, total + 32);
   }
 
-  // The tile would take registers: behind each chain it is read from its place in the queue, which a k-block's flags have.
+  // The tile would take registers: it is read behind each chain, from the queue's place that the flags have.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
-    ConsumedKBlock k_block, next;
+    int k_block, next;
     do {
       next = view.next_k_block(at);
       float total[2][64];
       UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         k_block = next;
-        consume_columns<0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(at) << 25; });
+        consume_columns<0>(view, k_block, total[0], [&] { k_block |= view.next_stage(at) << 25; });
         consume_columns<1>(view, k_block, total[1], [&] {
-          if (!(k_block.what & kEnds)) next = view.next_k_block(at);
+          if (!(k_block & kEnds)) next = view.next_k_block(at);
         });
-        view.release(k_block.x_stage());
-      } while (!(k_block.what & kEnds));
-      write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
-      keep(k_block.what);   // not what is found from it, which takes more registers
-    } while (kLo && !(k_block.what & kLast));
-    round = k_block.round();
+        view.release(k_block >> 21 & 15);
+      } while (!(k_block & kEnds));
+      write_sums<kLo>(h, shared.next[(k_block / kRound % (2 * kQueued) + kQueued - 1) % kQueued], view.group, k_block, total);
+      keep(k_block);   // else what is found from it takes more registers
+    } while (kLo && !(k_block & kLast));
+    round = k_block / kRound % (2 * kQueued);
   }
 };
 """
 
 # ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
 #
-# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected, or all computed.
+# Enters: a PairsProduct, once the Hopper kernel is done with it. Leaves: C, corrected, or all computed.
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
@@ -2973,21 +2959,21 @@ using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
 // be less than half a last bit of C, so all are summed in float64, those of one place by one thread in a fixed order, and added once.
-__device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& corrections) {
+__device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& sums) {
   const Product& p = h.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_of_x = matrix_of(h.x, batch) * h.x.blocks_each, row = tile.i * kBlock, col = tile.j * kBlock;
   constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand with outliers
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
-  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
+  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) sums[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
   NO_UNROLL for (int of_x = 1; of_x >= 0; --of_x) {   // the outliers of X, then of Y; a thread has a line of the other operand
     const Operand operand = of_x ? kX : kY;
     const Packed& packed = of_x ? h.x : h.y;
-    const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
+    const auto other = view_of(of_x ? kY : kX, p, work);
     const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
     const bool transposed = k_is_row(operand, p);
-    const uint32_t* const wide = wide_in_line(packed, matrix, transposed, block_line);
+    const uint32_t* wide = wide_in_line(packed, matrix, transposed, block_line);
     const int words = wide[0] == 0 ? 0 : mask_words(ceil_div(p.k, kBlock));
     NO_UNROLL for (int word = 1; word < words; ++word)
       NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
@@ -2998,16 +2984,16 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
           const int at = transposed ? outlier.col : outlier.row, k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
           if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) continue;
           const float met = other.data[line * other.line_stride + k * other.k_stride];
-          const BlockHead& of_met = h.x.metadata[first_of_x + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
-          if (!of_x && is_outlier(met, 1.0f / of_met.unscale)) continue;   // those of X have met all of Y
+          const BlockHead& head = h.x.metadata[first_of_x + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
+          if (!of_x && is_outlier(met, 1.0f / head.unscale)) continue;   // those of X have met all of Y
           const int m = of_x ? at : thread, n = of_x ? thread : at;   // in the tile
-          if (!p.c_lower || col + n <= row + m) corrections[m][n] = fma(double(outlier.value), double(met), corrections[m][n]);
+          if (!p.c_lower || col + n <= row + m) sums[m][n] = fma(double(outlier.value), double(met), sums[m][n]);
         }
       }
     __syncthreads();
   }
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
-    if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
+    if (const double sum = sums[e / kBlock][e % kBlock]; sum != 0.0) {
       float& at = work.c[(row + e / kBlock) * p.c_row + (col + e % kBlock) * p.c_col];
       at = float(at + sum);
     }
@@ -3016,29 +3002,29 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
 
 // ---- Behind the Hopper kernel: the kernel.
 
-// Computes products as the fallback, corrects what has outliers, or, most often, does nothing: so no more CTAs start than the GPU has room
-// for. The fallback's take tiles from a queue or, where they share k, have one a cluster.
+// Computes products as the fallback, corrects what has outliers, or mostly does nothing: so no more CTAs start than the GPU has room for.
+// The fallback's take tiles from a queue or, where they share k, have one a cluster.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  cudaTriggerProgrammaticLaunchCompletion();   // which may be another like this
-  // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
+  cudaTriggerProgrammaticLaunchCompletion();   // the next kernel may be another like this
+  // CTAs with nothing to do make room for the next kernel; the first stay, so that this one ends after the product
   if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == (h.launch | kPackingEnded)) return;
   cudaGridDependencySynchronize();
   const uint64_t progress = *h.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
-  static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
-  // Correct the tiles that meet outliers, which are few: each thread looks for them at a tile. The only product's fallback leaves nothing
+  static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "corrections are kept there");
+  // Correct the tiles that meet outliers, mostly few: each thread looks at another. A single product's fallback leaves nothing
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
     __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
-    const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(plan.tile_order.count()) * batches, step = gridDim.x;
-    auto tile_of = [&](uint32_t number) { return plan.tile_order.at(int(number / batches)); };
+    const uint32_t batches = p.batches, numbers = plan.tile_order.count() * batches, step = gridDim.x;
+    auto tile_of = [&](uint32_t number) { return plan.tile_order.at(number / batches); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
       if (threadIdx.x == 0) count = 0;
       __syncthreads();
       if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
-        const int batch = int(number % batches);
+        const int batch = number % batches;
         const Tile tile = tile_of(number);
         // By the first words: see mask_words
         const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p), tile.i) |
@@ -3096,9 +3082,9 @@ template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
   constexpr int kNear = 16 / sizeof(Word);
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
-  const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
+  const int batches = p.batches, number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
-  Word* const c = c_of<Word>(p, blockIdx.x % batches);
+  Word* c = c_of<Word>(p, blockIdx.x % batches);
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
   if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
     mirror_block<kNear>(p, c, row, col, block);
@@ -3108,61 +3094,60 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 """
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
-#
-# A Hopper product is pack_blocks, tile_product, product_behind. Each starts before the one ahead ends, and waits inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
-// The matrices that are to be packed, as k_is_row tells; the Workspace says where they go. One that the whole batch has counts once.
+// The matrices that are to be packed, as k_is_row tells. One that the whole batch has counts once.
 static Packed to_pack(const Product& p, Operand operand) {
-  Packed packed = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_side != kEverywhere}
-                                : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_side != kEverywhere};
-  if (k_is_row(operand, p)) std::swap(packed.row_stride, packed.col_stride), std::swap(packed.rows, packed.cols);
+  Packed to = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_side != kEverywhere}
+                            : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_side != kEverywhere};
+  if (k_is_row(operand, p)) std::swap(to.row_stride, to.col_stride), std::swap(to.rows, to.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
-  const int64_t rows = ceil_div(packed.rows, kBlock), cols = ceil_div(packed.cols, kBlock);   // of blocks
-  packed.block_cols = int(cols), packed.matrices = common ? 1 : int(p.batches);
-  packed.blocks_each = int(std::min(packed.triangular ? triangle(cols) : rows * cols, kMaxSize));
-  return packed;
+  const int64_t rows = ceil_div(to.rows, kBlock), cols = ceil_div(to.cols, kBlock);   // of blocks
+  to.block_cols = cols, to.matrices = common ? 1 : p.batches;
+  to.blocks_each = std::min(to.triangular ? triangle(cols) : rows * cols, kMaxSize);
+  return to;
 }
 
 // ---- Hopper kernel, launching: the workspace.
 
 // What Hopper products need besides their operands, in one allocation: the progress, then what packing resets, the Controls first.
 struct Workspace {
-  PairsProduct of[2];   // the product; or both gradients, of which only the first's x is packed, the gradient of the result
+  PairsProduct of[2];   // the product; or both gradients
   int products;
   int64_t bytes = 0;    // given out so far
 
-  // Of a product; or of its gradients, p = G Y^T and dy = X^T G, which have X and Y from `kept`. base: null, if only the size is wanted.
+  // Of a product; or of its gradients, p = G Y^T and dy = X^T G, for which G is packed, and X and Y are `kept`. base: null for the size.
   Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const PairsProduct* kept = nullptr)
       : of{{p, to_pack(p, kX), to_pack(p, kY)}}, products(dy ? 2 : 1) {
     PairsProduct& first = of[0];
     Packed &x = first.x, &y = first.y;
-    // One matrix and its transpose, with the same part, are packed once
+    // Of a matrix and its transpose one is packed
     const bool square = p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
                         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
     if (dy || square) y.matrices = 0;   // to pack
-    auto take = [&](auto*& to, int64_t count) {
-      to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(static_cast<uint8_t*>(base) + bytes);
-      bytes += (count * int64_t(sizeof(*to)) + 7) / 8 * 8;   // a TileQueue's word has eight
+    auto take = [&](auto*& at, int64_t count) {
+      at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(static_cast<uint8_t*>(base) + bytes);
+      bytes += (count * int64_t(sizeof(*at)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
     take(first.progress, 1);
     take(first.controls, p.batches);   // what is reset
-    for (Packed* packed : {&x, &y}) {
-      const int64_t matrices = packed->matrices, rows = ceil_div(packed->rows, kBlock), cols = packed->block_cols;
-      take(packed->wide_by_row, matrices * rows * mask_words(cols));
-      take(packed->wide_by_col, matrices * cols * mask_words(rows));
+    for (Packed* to : {&x, &y}) {
+      const int64_t matrices = to->matrices, rows = ceil_div(to->rows, kBlock), cols = to->block_cols;
+      take(to->wide_by_row, matrices * rows * mask_words(cols));
+      take(to->wide_by_col, matrices * cols * mask_words(rows));
     }
     for (int u = 0; u < products; ++u) {
-      const SplitTiles tiles = of[u].tiles = SplitTiles::of(u ? *dy : p, clusters, products);
-      take(of[u].queue.word, 1), take(of[u].next_behind, 1);
-      take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
+      PairsProduct& h = of[u];
+      h.tiles = SplitTiles::of(u ? *dy : p, clusters, products);
+      take(h.queue.word, 1), take(h.next_behind, 1);
+      take(h.splits_done, kTileEdge / kBlock * int64_t(h.tiles.rows) * h.tiles.cols * p.batches);
     }
-    first.words = int((bytes - sizeof(*first.progress)) / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
-    auto take_blocks = [&](Packed& packed, int& blocks) {
-      blocks = int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize));   // no GPU has room for more
-      take(packed.metadata, blocks), take(packed.blocks, blocks * block_bytes(p.tf32));
+    first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;   // and what is not
+    auto take_blocks = [&](Packed& to, int& blocks) {
+      blocks = std::min(int64_t(to.matrices) * to.blocks_each, kMaxSize);   // no GPU has room for more
+      take(to.metadata, blocks), take(to.blocks, blocks * block_bytes(p.tf32));
     };
     take_blocks(x, first.x_blocks), take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
@@ -3170,7 +3155,7 @@ struct Workspace {
     const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether some have no place in C for their sums, as in a tile in splits
+    bool chains = false;   // whose sums have no place in C, as in splits
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
     if (chains) take(first.chain_sums, clusters * kTile);   // of both gradients
@@ -3199,7 +3184,7 @@ static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = n
     if (at.products == 1) return launch_kernel<tile_product<Policy>>(launch, of[0], Alone::Product());
     launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, of[0], of[1]);   // dX, and dY
   }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
-  for (int u = 0; u < at.products; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
+  for (int u = 0; u < at.products; ++u)   // the fallback reads any strides, by elements where chunks cannot be copied
     std::visit([&](auto x_k_major, auto y_k_major) {
       launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, of[u]);
     }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
@@ -3211,8 +3196,8 @@ int operands_to_copy(const Product& p, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
   // The mma kernel reads what is not aligned by elements: of small products that takes less than a copy
   const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? 1024 : 64);
-  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
-  // Neighbours in memory along k or the lines, and multiples of 16 bytes; 2^38: where tensor maps end
+  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // of 16 bytes
+  // Neighbours in memory along k or the lines, and multiples of the unit; 2^38: where tensor maps end
   auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t (&batch)[kMaxBatchDims]) {
     return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < int64_t(1) << 38 &&
            batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
@@ -3224,14 +3209,14 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
   if (p.type < kFloat16) return false;
   if (p.m <= 256 || gpu.major != 9) return p.m <= 256;
-  if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
-  return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
+  if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else another launch mirrors it
+  return all <= gpu.sms / (p.k < 3072 ? 2 : 4);   // of long k more CTAs can share each tile of a half
 }
 
-// Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200: see T and H in docs/kernel.md. chunks: the
-// operands can be copied by 16 bytes; else the tf32 kernel takes more than half as long again.
+// Whether the Hopper kernel beats the tf32 and the mma kernel: see T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes,
+// without which the tf32 kernel takes 1.6 times as long.
 static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
-  if (is_lower(p)) {   // gradients use the packed operands again
+  if (is_lower(p)) {   // its gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * p.batches;
     return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
   }
@@ -3240,8 +3225,7 @@ static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
   return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
 }
 
-// Whether the mma kernel is faster than half precision, which takes as long as its longest tile: where k is long beside what an SM sums;
-// measured, on an H200.
+// Whether the mma kernel beats half precision, which takes as long as its longest tile: where k is long beside what an SM sums.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
   if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
@@ -3261,11 +3245,11 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (p.type != kFloat32) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   const bool chunks = !operands_to_copy(p, kHalfKernel);
   if (path == kHopperPath || hopper_serves(p, gpu, chunks)) return kHopperKernel;
-  // Few tiles, or a few more where nothing is aligned, which costs the mma kernel more; or many, or large products. Measured, on an H200
+  // Few tiles, or more where operands are not aligned, of which the mma kernel is slower; many; or large products
   const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
   const int64_t few = gpu.sms / 2 * (chunks ? 1 : 4);
   const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * p.batches >= 3.2e7;
-  // A stride of each operand has to be 1. Longer sums are the mma kernel's, which promotes them sooner
+  // One stride of an operand has to be 1; longer sums are the mma kernel's, which promotes sooner
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
   return computes && serves ? kTf32Kernel : kMmaKernel;
 }
@@ -3275,8 +3259,7 @@ using Launcher = void(const Product& p, const Gpu& gpu);
 Launcher launch_exact, launch_tf32, launch_mma, launch_float16, launch_bfloat16;
 
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
-  // In the order of Kernel
-  Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
+  Launcher* launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};   // as in Kernel
   kernel == kHopperKernel ? launch_pairs(p, gpu) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p)))) {
     const Launch launch(triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
@@ -3286,7 +3269,7 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
 
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  if (before.bytes != bytes || dx.tf32 != product.tf32) return false;   // another thread may change torch's setting between two looks
+  if (before.bytes != bytes || dx.tf32 != product.tf32) return false;   // torch's setting may change between two looks
   launch_pairs(dx, gpu, &dy, before.of);
   return true;
 }
