@@ -2640,7 +2640,7 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
 #
-# Enters: a PairsProduct, its operands packed. Leaves: all of C, but of products for the fallback. docs/kernel.md follows a k-block through.
+# Enters: a PairsProduct, its operands packed. Leaves: C, but of products for the fallback. docs/kernel.md follows a k-block.
 _CUDA_PAIRS = r"""
 // ---- Pairs: the flags of a k-block.
 
@@ -2650,7 +2650,7 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 
 // ---- Pairs: split-K through memory.
 
-// Leaves the sums of a split for its tile's last one, or of a chain for the next: 128 of each thread, by fours, `step` float4 apart.
+// Leaves sums for a tile's last split or next chain: 128 of each thread, by fours, `step` float4 apart.
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
@@ -2667,7 +2667,7 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
 
 // ---- Pairs: the epilogue, writing a tile, or leaving its sums.
 
-// Writes 64 x 128 of C. A warp's stores fill sectors of 32 bytes: eight columns of a row, by pairs, or of a column-major C eight rows.
+// Writes 64 x 128 of C. A warp's stores fill sectors of 32 bytes: eight columns of a row, by pairs, or eight rows of a column-major C.
 __device__ inline void write_rows(const Product& p, int batch, int row, int col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = row + thread / 32 % 4 * 16 + lane / 4;
@@ -2701,8 +2701,8 @@ __device__ inline void write_rows(const Product& p, int batch, int row, int col,
   }
 }
 
-// Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next one or, behind the last one,
-// writes C. A tile's last split adds those of the others, in order, so that results repeat; all have begun before it: see SplitTiles.
+// Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next or, behind the last, writes
+// C. A tile's last split adds those of the others, in order, so that results repeat; all have begun before it: see SplitTiles.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   const Product& p = h.p;
@@ -2742,9 +2742,8 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
 
 // ---- Pairs: the policy.
 
-// A k-block takes three of seven stages of 32 KB (picture: docs/kernel.md): half of Y, X, the other half. X: hi and lo of a block for each
-// warpgroup. Y: hi of two blocks, then lo, as wgmma sees 128 columns at once; each CTA fetches half, for both. While one warpgroup promotes
-// its sums the other multiplies.
+// A k-block takes three stages of 32 KB (picture: docs/kernel.md): half of Y, X, half of Y. X: hi and lo of a block for each warpgroup.
+// Y: hi of two blocks, then lo, as wgmma sees 128 columns; each CTA fetches half, for both. While one warpgroup promotes, one multiplies.
 //
 // kLo: three products; else, for TF32, hi hi alone, in stages of half the size. kMajorX, kMajorY: k_is_row.
 template <bool kMajorX, bool kMajorY, bool kLo>
@@ -2771,7 +2770,7 @@ struct Pairs {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
   }
-  // Of a batch a product that needs the fallback may have been computed in part: product_behind writes it.
+  // Of a batch a fallback may have been computed in part: product_behind writes it.
   static __device__ bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
   }
@@ -2796,7 +2795,7 @@ struct Pairs {
     int flags = k_block.last ? kLast | kEnds : 0;
     if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
     if (kLo && k_block.place >= kChain) flags |= kAgain;
-    UNROLL for (int u = 0; u < 6; ++u)   // two of X, four of Y
+    UNROLL for (int u = 0; u < 6; ++u)
       if (u < 2 ? has_block(h, kX, row + u, k) : has_block(h, kY, col + u - 2, k)) flags |= kHasX << u;
     auto copy_y = [&](int half) {
       if (!(flags & kHasY << 2 * half << rank)) return;
@@ -2860,7 +2859,7 @@ struct Pairs {
       return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
-    // Waits for the next stage, and returns it.
+    // Waits for it.
     __device__ int next_stage(Pipeline<kStages>& at) const {
       const int stage = at.stage;
       barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, at.parity);
@@ -2875,7 +2874,7 @@ struct Pairs {
       return flags | y_stage << 17 | next_stage(at) << 21;
     }
 
-    // Tells both CTAs that this warp is done with a stage.
+    // This warp is done with it: tells both CTAs.
     __device__ void release(int stage) const {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
@@ -2883,7 +2882,7 @@ struct Pairs {
     }
   };
 
-  // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once: while tensor cores are at work, but for rare cases.
+  // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once, if it can while tensor cores are at work.
   template <int kHalf, typename Meanwhile>
   static __device__ void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
     const int x_stage = k_block >> 21 & 15, y_stage = k_block >> (17 + 8 * kHalf) & 15;
@@ -2899,7 +2898,7 @@ struct Pairs {
       meanwhile();
       const BlockHead x_head = view.head(x_stage, view.group), y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
-      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums so far are brought to the scale of each
+      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums are brought to the scale of each
         UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
         warpgroup_arrive();
         issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
@@ -2957,13 +2956,13 @@ _CUDA_BEHIND = r"""
 
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
-// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
-// be less than half a last bit of C, so all are summed in float64, those of one place by one thread in a fixed order, and added once.
+// Adds to a tile of C what packed X' and Y' miss, the outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may be less than
+// half a last bit of C, so all are summed in float64, those of one place by one thread in a fixed order, and added once.
 __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& sums) {
   const Product& p = h.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_of_x = matrix_of(h.x, batch) * h.x.blocks_each, row = tile.i * kBlock, col = tile.j * kBlock;
-  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand with outliers
+  constexpr int kSets = kTileThreads / kBlock;   // of threads, which take lines with outliers in turns
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) sums[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
@@ -3008,7 +3007,7 @@ template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  cudaTriggerProgrammaticLaunchCompletion();   // the next kernel may be another like this
+  cudaTriggerProgrammaticLaunchCompletion();   // the next one may be such a kernel, too
   // CTAs with nothing to do make room for the next kernel; the first stay, so that this one ends after the product
   if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == (h.launch | kPackingEnded)) return;
   cudaGridDependencySynchronize();
@@ -3056,7 +3055,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
-// Copies what a block of C has below the diagonal to where it stands opposite, kNear neighbours at once: of more than one all is below.
+// Copies a block's elements below the diagonal to the place opposite, kNear neighbours at once; of more than one all are below.
 template <int kNear, typename Word, int kPitch>
 __device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
   using Vector = AlignedArray<Word, kNear>;
@@ -3103,7 +3102,7 @@ static Packed to_pack(const Product& p, Operand operand) {
                             : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_side != kEverywhere};
   if (k_is_row(operand, p)) std::swap(to.row_stride, to.col_stride), std::swap(to.rows, to.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
-  const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
+  const bool common = std::count(strides, strides + p.batch_dims, 0) == p.batch_dims;
   const int64_t rows = ceil_div(to.rows, kBlock), cols = ceil_div(to.cols, kBlock);   // of blocks
   to.block_cols = cols, to.matrices = common ? 1 : p.batches;
   to.blocks_each = std::min(to.triangular ? triangle(cols) : rows * cols, kMaxSize);
@@ -3213,8 +3212,8 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);   // of long k more CTAs can share each tile of a half
 }
 
-// Whether the Hopper kernel beats the tf32 and the mma kernel: see T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes,
-// without which the tf32 kernel takes 1.6 times as long.
+// Whether the Hopper kernel beats the tf32 and the mma kernel: T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes, else
+// the tf32 kernel takes 1.6 times as long.
 static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {   // its gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * p.batches;
