@@ -3295,10 +3295,10 @@ _CPP_BINDING = r"""
 #include <tuple>
 #include <vector>
 
-// TORCH_CHECK is given one string: parts go to a stream, which ends the process where the C++ library is linked statically.
+// TORCH_CHECK gets one string: of several it makes a stream, which ends the process where the C++ library is linked statically.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
+  cudaGetLastError();   // forgets it: torch's next launch would raise it again
   int device = 0;
   cudaGetDevice(&device);
   std::string advice;
@@ -3307,7 +3307,7 @@ void check(cudaError_t error) {
              " process that sees it";
   if (error == cudaErrorInvalidConfiguration)
     advice = ". A launch has at most 2147483647 CTAs, and each product of a batch takes one or more; split the batch";
-  TORCH_CHECK(false, std::string("tril_matmul: the CUDA kernel could not be launched on cuda:") + std::to_string(device) + ": " +
+  TORCH_CHECK(false, "tril_matmul: the CUDA kernel could not be launched on cuda:" + std::to_string(device) + ": " +
                          cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
 }
 
@@ -3315,14 +3315,13 @@ namespace {
 
 using at::Tensor;
 
-// The device of a call, current until the call ends, and what the launchers want to know of it, which the runtime has at hand. A thread
-// that has not used CUDA yet has no context, which the driver's functions want, and the guard makes none where the device is current
-// already. The runtime makes one for whoever asks it for something that a context knows, but, unlike cudaSetDevice, leaves one that is
-// there: a green context, say.
+// The device of a call, current until it ends, and what the launchers want to know of it.
 struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
-  mutable Tensor workspace;   // what was allocated, until the call ends
+  mutable Tensor workspace;   // holds what was allocated until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
+    // To ask for priorities makes a context, which the driver's functions want and a new thread lacks; the guard makes none where the
+    // device is current already. Unlike cudaSetDevice it leaves one that is there: a green context, say.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -3336,14 +3335,14 @@ struct OnDevice : Gpu {
 
 // ---- Binding: tensors described as a Product.
 
-// Of a dtype that has no kernel it is one more than the last.
+// kBFloat16 + 1 for a dtype that has no kernel.
 ElementType element_type(const Tensor& t) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
   return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
-// Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision. `precision` is
-// at::Context::float32Precision, which has strings in torch 2.9 and enumerations from 2.10 on.
+// Whether torch's settings (set_float32_matmul_precision, allow_tf32, fp32_precision) allow TF32. `precision` is
+// at::Context::float32Precision: of strings in torch 2.9, of enumerations from 2.10 on.
 template <typename Precision, typename Backend, typename Operation>
 bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
   if constexpr (std::is_same_v<Precision, std::string>)
@@ -3352,9 +3351,9 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
-// A structure: the masks of X, Y and C as they are stored, two bits each, of which a contraction multiplies X or Y transposed.
+// The masks of a structure, which has them as X, Y and C are stored, two bits each; x and y are here as the contraction multiplies them.
 struct Structure {
-  int x, y, c;   // x and y: as they are multiplied
+  int x, y, c;
   Structure(int structure, int contraction) : x(structure & 3), y(structure >> 2 & 3), c(structure >> 4) {
     if (contraction == kTN) x = flipped(x);
     if (contraction == kNT) y = flipped(y);
@@ -3364,13 +3363,13 @@ struct Structure {
   bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
 };
 
-// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those get a single one, and are copied if they do not merge into it.
+// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Too many of
+// those become one, by a copy where they do not merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
   p.batches = 1, p.batch_dims = 0;
-  for (int64_t d = 0; d < x.dim() - 2; ++d) {   // neighbours are merged where they can be, and what is of size 1 is left out
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {   // merges neighbours where both operands allow it, and leaves out sizes of 1
     const int64_t size = x.size(d);
     if (size == 1) continue;
     int at = p.batch_dims - 1;
@@ -3386,7 +3385,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
   p.m = int(m), p.n = int(n), p.k = int(k);
   p.type = element_type(x), p.tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  auto stride = [](const Tensor& t, int d) {   // of a single column, or row, both may be 1: the one of no use is made its length
+  auto stride = [](const Tensor& t, int d) {   // of one column or row both may be 1: the one of no use becomes its length
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
   p.x = x.const_data_ptr(), p.x_row = stride(x, -2), p.x_col = stride(x, -1);
@@ -3406,18 +3405,18 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// A copy with neighbours where t has them, of a column its rows, in lines that begin at multiples of 16 bytes. What is broadcast stays so.
-// torch copies such lines element by element: of 8 bytes, or of 4, if they can be seen so.
+// A copy that lies as t does (a single column by its rows), in lines that begin at multiples of 16 bytes. What is broadcast stays so. torch
+// copies such lines element by element, so words of 8 or 4 bytes stand for elements where they can.
 Tensor padded_copy(const Tensor& t) {
   if (t.stride(-2) == 1 && (t.stride(-1) != 1 || t.size(-1) < t.size(-2))) return padded_copy(t.mT()).mT();
   Tensor from = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
     if (t.stride(d) == 0) from = from.narrow(d, 0, 1);
-  c10::SmallVector<int64_t, 8> shape(from.sizes().begin(), from.sizes().end());
+  c10::SmallVector<int64_t, 8> shape(from.sizes());
   const int64_t size = from.element_size(), length = shape.back();
   shape.back() = (length + 7) / 8 * 8;
   const Tensor to = at::empty(shape, from.options()).narrow(-1, 0, length);
-  int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());   // a word divides
+  int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());   // a word divides each
   for (int64_t d = 0; d < from.dim() - 1; ++d) all |= from.stride(d) * size;
   const at::ScalarType word = from.stride(-1) != 1 || all % 4 ? from.scalar_type() : all % 8 ? at::kInt : at::kLong;
   to.view(word).copy_(from.view(word));
@@ -3441,7 +3440,7 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
       x.sizes().slice(0, x.dim() - 2) != y.sizes().slice(0, y.dim() - 2))
     return false;
   const Structure masks(structure, contraction);
-  const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // what is summed over; -3 - it is the other one
+  const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // the dimension of k; -3 - it is the other one
   if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // of two copies of one matrix kernels read one
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kAll || x.size(-1) == x.size(-2)) &&
          (masks.y == kAll || y.size(-1) == y.size(-2)) && (masks.c == kAll || x.size(-3 - x_k) == y.size(-3 - y_k));
@@ -3456,14 +3455,14 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 // ---- Binding: products, and gradients of those whose operands are still packed.
 
-// C = the contraction of two CUDA tensors; the kernel that computed it; if `keep`, the workspace that the Hopper kernel left: a Control for
-// each of the batch, and the packed operands. An undefined tensor is Python's None.
+// C, the kernel that computed it and, if `keep`, the Hopper kernel's workspace: a Control for each of the batch, and the packed operands.
+// An undefined tensor is Python's None.
 std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice on(x);
-  c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
+  c10::SmallVector<int64_t, 8> shape(x.sizes());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
@@ -3481,8 +3480,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? on.workspace : Tensor()};
 }
 
-// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; none where something else looks on, or has
-// changed what the workspace holds.
+// dX and dY of C = X Y, all triangular, from G = dC and the workspace that was kept. None where something else looks on, or has changed it.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
   if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0) return {};
@@ -3491,20 +3489,20 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), int64_t(kept.nbytes()), on)) return {dx, dy};
-  return {};   // torch allows TF32 now, and did not, or no longer; or of one matrix a hook has made several, or of bytes other numbers
+  if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
+  return {};   // torch's setting of TF32 is another one now; or a hook has made several matrices of one, or other numbers of the bytes
 }
 
-// The inverses of lower triangular matrices (..., N, N), float32 or float64. Substitution by blocks of rows: X21 = -L22^-1 (L21 X11), where
-// an inverse of L22 to multiply by would be off by its condition, however much of that cancels in the product.
+// The inverses of lower triangular matrices (..., N, N), float32 or float64, by substitution, 64 rows at a time: X21 = -L22^-1 (L21 X11).
+// L22 is solved for: an inverse of it to multiply by would be off by its condition (docs/kernel.md).
 Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
   const OnDevice on(x);
   const Tensor c = at::empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
-  Tensor described = x, as_well = x, before;
-  const Product p = describe(described, as_well, c, kNN, kLowerAll);
+  Tensor as_x = x, as_y = x, before;
+  const Product p = describe(as_x, as_y, c, kNN, kLowerAll);
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
     if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
@@ -3516,10 +3514,10 @@ Tensor inverse(Tensor x, bool unit, int path) {
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  // A launch waits where the queue is full. Other Python threads run meanwhile.
-  m.def("product", &product, pybind11::call_guard<pybind11::gil_scoped_release>());
-  m.def("gradients", &gradients, pybind11::call_guard<pybind11::gil_scoped_release>());
-  m.def("inverse", &inverse, pybind11::call_guard<pybind11::gil_scoped_release>());
+  using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;   // a launch waits where the queue is full
+  m.def("product", &product, NoGil());
+  m.def("gradients", &gradients, NoGil());
+  m.def("inverse", &inverse, NoGil());
   m.def("is_plain", &is_plain);
 }
 """
