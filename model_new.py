@@ -3480,7 +3480,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? on.workspace : Tensor()};
 }
 
-// dX and dY of C = X Y, all triangular, from G = dC and the workspace that was kept. None where something else looks on, or has changed it.
+// dX and dY of C = X Y, all triangular, from G = dC and the workspace that was kept; empty where something looks on, or has changed it.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
   if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0) return {};
@@ -3524,8 +3524,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
-# The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel; or
-# 'hopper', which does the same by Hopper's two kernels where there is one, float64 and other GPUs by the mma kernel.
+# TRIL_MATMUL_PATH, a variable of the environment: 'auto' (or unset); 'exact' or 'mma', the kernel of every CUDA product; or 'hopper', which
+# are Hopper's two kernels, and the mma kernel for float64 and on other GPUs.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
 _wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
 if _wanted not in _PATHS:
@@ -3536,17 +3536,17 @@ _PATH = _PATHS[_wanted]
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
-# Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
+# Behind the templates: parts that nvcc compiles at once, each with the kernels that it alone launches.
 _CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
 _CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_half<__half>(p, gpu); }"]]
 _CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_half<__nv_bfloat16>(p, gpu); }"]]
 for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
-_NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
+_NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on all cores
 _NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
-_OLDEST = (8, 0)  # the least compute capability that has kernels; and that of each GPU that torch sees:
+_OLDEST = (8, 0)  # the least compute capability that has kernels
 _CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-# NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
+# Each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
@@ -3556,23 +3556,23 @@ def _say(what):
 
 
 def _pip_toolkit(cuda, path):
-    """What pip's packages have of CUDA's version `cuda` in the folders of `path`: (a CUDA_HOME, folders of headers, libcudart), or None.
-    From CUDA 13 on they make a tree, nvidia/cu13, in site-packages, or in two of those; before, they have no nvcc."""
+    """(CUDA_HOME, folders of headers, libcudart) of pip's packages for CUDA `cuda`, in the folders of `path`, or None. From CUDA 13 on they
+    make a tree, nvidia/cu13, in site-packages, or in two of those; before, they have no nvcc."""
     major = str(cuda).partition(".")[0]
-    trees = [os.path.join(os.path.abspath(folder), "nvidia", f"cu{major}") for folder in path]
-    # A file of each package, in the order of _PIP_PACKAGES, and the library of the last.
+    trees = [f"{os.path.abspath(folder)}/nvidia/cu{major}" for folder in path]
+    # A file of each package, in the order of _PIP_PACKAGES, and the library of the last
     files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
     files.append(f"lib/libcudart.so.{major}")
-    found = [next((tree for tree in trees if os.path.exists(os.path.join(tree, file))), None) for file in files]
+    found = [next((tree for tree in trees if os.path.exists(f"{tree}/{file}")), None) for file in files]
     if None in found:
         return None
-    headers = [os.path.join(tree, "include") for tree in dict.fromkeys(found)] + [os.path.join(found[3], "include", "cccl")]
-    return found[0], headers, os.path.join(found[-1], files[-1])
+    headers = [f"{tree}/include" for tree in dict.fromkeys(found)] + [f"{found[3]}/include/cccl"]
+    return found[0], headers, f"{found[-1]}/{files[-1]}"
 
 
 def _load_build(folder, name):
     """The extension module that lies finished in the folder, or None."""
-    library = next(glob.iglob(os.path.join(glob.escape(folder), f"{name}*.so")), None)  # torch numbers what a process builds again
+    library = next(glob.iglob(f"{glob.escape(folder)}/{name}*.so"), None)  # torch numbers what a process builds again
     if library is None:
         return None
     spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
@@ -3582,39 +3582,39 @@ def _load_build(folder, name):
 
 
 def _build():
-    """The extension module with the kernels for the GPUs present, compiled if it has not been. None where no GPU has kernels or there is
-    no nvcc."""
-    # From 10.0 on what is compiled for minor 0 runs on all of a family, of which not every nvcc knows each.
+    """The extension module for the GPUs present, compiled if it has not been. None where no GPU has kernels, or there is no nvcc."""
+    # From 10.0 on code for minor 0 runs on all of a family, of which not every nvcc knows each
     targets = sorted({(major, minor * (major < 10)) for major, minor in _CAPABILITIES if (major, minor) >= _OLDEST})
     if not targets:
         return None
     names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
-    # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
+    # A digest of all that decides the binary: an edited file, a new GPU or another Python never meets an old build
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions"))  # as torch has it
-    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, names)
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions")  # as torch has it
+    return _load_build(f"{root}/{name}", name) or _compile(root, name, flags, names)
 
 
 def _compile(root, name, flags, targets):
-    """The module, built in a folder of its own, which has the build's name once all is there: so a build that was killed, or goes on
-    without its Python, is never taken for one."""
+    """The module, built in a folder that gets its name once all is there: a build that was killed, or goes on without its Python, is never
+    taken for one."""
     import fcntl
 
     from torch.utils import cpp_extension
 
-    # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
-    home, toolkit = cpp_extension.CUDA_HOME, (cpp_extension.CUDA_HOME, [], None)
-    if home is None or not (os.path.exists(os.path.join(home, "bin", "nvcc")) or "PYTORCH_NVCC" in os.environ):
+    # What torch has found need not have nvcc, and of pip's packages torch does not know
+    home = cpp_extension.CUDA_HOME
+    toolkit = home, [], None
+    if home is None or not (os.path.exists(f"{home}/bin/nvcc") or "PYTORCH_NVCC" in os.environ):
         toolkit = _pip_toolkit(torch.version.cuda, sys.path)
     if toolkit is None:
         return None
     os.makedirs(root, exist_ok=True)
-    folder = os.path.join(root, name)
-    with open(f"{folder}.lock", "a+b", 0) as lock, contextlib.ExitStack() as stack:  # closing does not write again what a full disk refused
-        with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
+    folder = f"{root}/{name}"
+    with open(f"{folder}.lock", "a+b", 0) as lock, contextlib.ExitStack() as stack:  # unbuffered, or closing writes again on a full disk
+        with contextlib.suppress(OSError):  # a file system without locks: each process builds for itself
             for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | waits)
@@ -3632,19 +3632,20 @@ def _compile(root, name, flags, targets):
         stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
         cpp_extension.CUDA_HOME, headers, library = toolkit
         if library:  # the linker is told -lcudart; pip's library has a version in its name
-            os.symlink(library, os.path.join(room, "libcudart.so"))
-        # load_inline has one CUDA source compiled, by what PYTORCH_NVCC names: by nvcc for each of its parts, in a folder of its own.
-        nvcc, last = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), len(_CUDA_PARTS) - 1
+            os.symlink(library, f"{room}/libcudart.so")
+        # load_inline compiles one CUDA source by what PYTORCH_NVCC names: here by nvcc for each part, in a folder of its own
+        nvcc = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc")
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
-        with open(os.path.join(room, "nvcc.sh"), "w") as script:
-            script.write(f'seq 0 {last} | xargs -P${{MAX_JOBS:-0}} -I%PART% sh -c {shlex.quote(each)} sh "$@" && mv 0/*.o .\n')
+        parts = f"seq 0 {len(_CUDA_PARTS) - 1} | xargs -P${{MAX_JOBS:-0}} -I%PART%"
+        with open(f"{room}/nvcc.sh", "w") as script:
+            script.write(f'{parts} sh -c {shlex.quote(each)} sh "$@" && mv 0/*.o .\n')
         stack.callback(os.environ.update, {key: nvcc for key in os.environ if key == "PYTORCH_NVCC"})
         stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about 20 s")  # measured on 16 cores
         failed = (
-            f"the build failed after {{:.0f}} s; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda}"
-            f" (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja);"
+            f"the build failed after {{:.0f}} s, for what the error below says. It needs nvcc of CUDA {torch.version.cuda} (from CUDA"
+            f" 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja);"
             " TORCH_EXTENSIONS_DIR names the build folder."
         )
         start = time.perf_counter()
@@ -3655,14 +3656,14 @@ def _compile(root, name, flags, targets):
             cuda_sources=list(_CUDA_SOURCES),
             extra_cflags=["-O2"],
             extra_cuda_cflags=flags,
-            no_implicit_headers=True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            no_implicit_headers=True,  # so without torch's headers the CUDA source compiles in a third of the time
             extra_include_paths=headers,
             extra_ldflags=["-L.", "[1-9]/*.o"],  # the other parts
             build_directory=room,
         )
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
-            module.__file__ = os.path.join(folder, os.path.basename(module.__file__))
+            module.__file__ = f"{folder}/{os.path.basename(module.__file__)}"
         return module
 
 
