@@ -3682,34 +3682,35 @@ def _private(path):
 
 _DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
 _keys_of = _private("_C._dispatch_keys")
-_keys_around = _private("_C._dispatch_tls_local_include_set")  # a call: of modes, transforms and tracing, where there are any
-_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # to the innermost of them
+_keys_around = _private("_C._dispatch_tls_local_include_set")  # a call: of modes, transforms and tracing
+_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # of derivatives, the innermost
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
-_reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # what it returns is no view
+_reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first returns no view
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
-_FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as in the CUDA source: what of a matrix there is
-_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # an operand's, by mask
+_FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as there: what of a matrix there is
+_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # an operand's mask, by its own
 
 
 def _masked(x, y, c):
-    """A structure: the masks of X, Y and C, of each as it is stored."""
+    """A structure: the masks of X, Y and C as they are stored."""
     return x | y << 2 | c << 4
 
 
 def _masks(structure, contraction=_NN):
-    """Its masks: as they are stored, or, for a contraction, those of X and Y as it multiplies them."""
+    """The masks of a structure, of X and Y as the contraction multiplies them."""
     x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
     return _TRANSPOSED[x] if contraction == _TN else x, _TRANSPOSED[y] if contraction == _NT else y, c
 
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_HALVES = (torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, torch.float64, *_HALVES)
 
 
 def _is_no_subclass(T):
@@ -3722,9 +3723,9 @@ def _check_flags(function, **flags):
             raise TypeError(f"{function}: {name} must be True or False, but is {flag!r}")
 
 
-def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True):
-    """The operands in the dtype that autocast wants, if asked for, and their leading dimensions broadcast. Whatever is wrong with them is
-    said here: which argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
+def _prepared(function, A, B, contraction, structure, names="AB", autocast=True):
+    """The operands in autocast's dtype, if asked for, their leading dimensions broadcast. If anything is wrong with them, a TypeError, a
+    ValueError or a RuntimeError says with which, by its letter in `names`, what it is and what is accepted."""
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
@@ -3769,12 +3770,12 @@ _GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_CAPABILITIE
 
 
 def _has_kernels(X):
-    """Whether it lies on a GPU that our kernels compute for."""
+    """Whether X lies on a GPU that has kernels."""
     return X.is_cuda and not (_GPUS_WITHOUT_KERNELS and X.get_device() in _GPUS_WITHOUT_KERNELS)
 
 
 def _built():
-    """The extension module. Raises RuntimeError where the kernels were not built."""
+    """The extension module, or a RuntimeError where there is none."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
@@ -3788,13 +3789,13 @@ def _built():
 #
 # KernelBench's static checker looks for such calls: these serve no GPU that has kernels.
 
-_BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
-_LARGEST_DENSE = 240, 320  # the largest N for which dense products are faster than blocks: of one matrix, of a batch
-_CACHED = 2**18  # elements of a batch of smaller ones that are multiplied together, so that they stay in a CPU's caches
+_BLOCK = 128  # of the middle index; 96 to 160 are within 5 % of each other from N = 256 to 1024 on two cores
+_LARGEST_DENSE = 240, 320  # the largest N, of one matrix and of a batch, where dense products are faster than blocks
+_CACHED = 2**18  # elements of a batch that are multiplied together, and so stay in a CPU's caches
 
 
 def _mirrored(C, out):
-    """Writes what C has on and below its diagonal also opposite: in place. By blocks, which stay in a CPU's caches."""
+    """C, what is below its diagonal copied, in place, to where it stands opposite: by blocks, which stay in a CPU's caches."""
     for at in range(0, C.shape[-1], _BLOCK):
         middle, before = slice(at, at + _BLOCK), slice(at)
         C[..., before, middle] = C[..., middle, before].mT
@@ -3807,15 +3808,15 @@ _CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # by mask
 
 
 def _once(change, T):
-    """change(T), matrix by matrix; what a batch repeats is not copied for each of it."""
+    """change(T), which changes matrices; what a batch repeats is changed once."""
     if 0 not in T.stride()[:-2]:
         return change(T)
     return change(T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]).expand(T.shape)
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """The product of one lower or upper matrix and another, as they are multiplied. Their zeros say how the indices m, k and n of
-    C[m, n] += X[m, k] Y[k, n] are ordered: a block of the middle one meets all that is lower, and all that is higher, and no more."""
+    """The product of two lower or upper matrices, or a gradient of one; X and Y as they are multiplied. The masks order the indices of
+    C[m, n] += X[m, k] Y[k, n]: a block of the middle one meets all that is lower, and all that is higher, and no more."""
     C = X.new_zeros(X.shape)
     x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
     for at in range(0, len(c), _BLOCK):
@@ -3838,8 +3839,8 @@ def _product_by_torch(X, Y, contraction, structure):
     if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return _reshaped(torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]), X.shape)
-    if X.dtype in (torch.float16, torch.bfloat16):
-        # Where float32 products may round their operands to 8 bits, those of float16, which have 11, are of float64
+    if X.dtype in _HALVES:
+        # float16 has 11 bits, but float32 products may round their operands to 8
         rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
         wide = torch.Tensor.double if rounded else torch.Tensor.float
         return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
@@ -3848,10 +3849,10 @@ def _product_by_torch(X, Y, contraction, structure):
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
-    # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
+    # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms
     if (x or y) and not (math.isfinite(C.sum().item()) or C.isfinite().all()):  # a sum is read faster, but may overflow
         finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
-        if not finite.all():  # else it is a sum that is too large
+        if not finite.all():  # else a sum is too large
             C = torch.matmul(X[..., finite], Y[..., finite, :])
         for k in finite.logical_not().nonzero().flatten().tolist():
             rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
@@ -3869,16 +3870,16 @@ def _product(X, Y, contraction, structure):
     return _product_by_torch(X, Y, contraction, structure)
 
 
-def _inverse(L, unitriangular):
-    """The inverses of lower triangular matrices."""
+def _inverse(L, unit):
+    """The inverses of lower triangular matrices, with ones on their diagonals if `unit`."""
     if _has_kernels(L):
-        return _built().inverse(L, unitriangular, _PATH)
+        return _built().inverse(L, unit, _PATH)
     one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unitriangular)
+    solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unit)
     L = L.tril()
     X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
     for at in X.sum((-2, -1)).isfinite().logical_not().nonzero().tolist():  # a sum is read faster, but may overflow
-        # Columns stay apart from rows above them: zero over zero is NaN there, and zero times Inf
+        # Columns stay apart from rows above them, where zero over zero and zero times Inf are NaN
         x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
         begins = [z + 1 for z in (y.diagonal() == 0).nonzero().flatten().tolist() if z + 1 < N] if y.isfinite().all() else range(1, N)
         for begin, end in itertools.pairwise([0, *begins, N]):
@@ -3887,8 +3888,8 @@ def _inverse(L, unitriangular):
     return X
 
 
-# The three contractions are each other's derivatives (see the trilinear form above), so one operator serves gradients of every order:
-# dX and dY from G = dC, each again one of the contractions, with the three masks in the places of their matrices.
+# dX and dY from G = dC: contractions again (see the trilinear form above), the three masks in the places of their matrices. So one operator
+# serves gradients of every order.
 _GRADIENTS = {
     _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # of C = X Y
     _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # of C = X Y^T
@@ -3897,8 +3898,8 @@ _GRADIENTS = {
 
 
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
-    """For FlopCounterMode, from shapes: two for each multiply-add. Each mask asks that one index is at most another one. Of two masks that
-    have an end in common N (N + 1) (2 N + 1) / 6 multiply-adds are left, of two in a row, or three, N (N + 1) (N + 2) / 6."""
+    """For FlopCounterMode: two for each multiply-add. A mask asks that one index is at most another. Two masks with an end in common leave
+    N (N + 1) (2 N + 1) / 6 multiply-adds, two in a row, or three, N (N + 1) (N + 2) / 6."""
     *batch, m, n = out_val.shape
     k, (x, y, c) = X.shape[-2 if contraction == _TN else -1], _masks(structure, contraction)
     c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
@@ -3912,28 +3913,28 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
 
 # ---- Operators, as PyTorch knows them. -------------------------------------------------------------------------------
 #
-# torch.ops.tril_matmul.product and .inverse, which torch.compile, export and torch.func see. When this file is executed again, as in
-# notebooks, it defines them anew, and torch destroys the definitions before: an operator is looked up at each call.
+# torch.ops.tril_matmul.product and .inverse are what torch.compile, export and torch.func see. Executed again, as in notebooks, this file
+# defines them anew, and torch destroys the definitions before: an operator is looked up at each call.
 
 
 class _Product(torch.autograd.Function):
-    """C of X and Y, for autograd. What has been computed comes behind the operator's inputs, and so its gradient, which is none."""
+    """C of X and Y, for autograd. Behind the operator's inputs comes what has been computed, whose gradient is None."""
 
     def setup_context(ctx, inputs, output):
-        """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X. workspace: holds them packed."""
+        """Keeps Y for dX, X for dY, and the workspace, which holds them packed."""
         X, Y, ctx.contraction, ctx.structure, *computed = inputs
         workspace = computed[0][1] if computed else None
         ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None, workspace)
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient may be the first one's."""
+        """None where not asked for. The operands of a symmetric product are one matrix, and its gradient may be all dX."""
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
-        # What is traced, or of whose gradients somebody wants a gradient, has operators
+        # Only an operator can be traced, and has gradients of its own
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
         if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
             return *found, None, None, None
-        # Of (G + G^T) X torch's products would lose small terms of G X, alike, beside a large one of G^T X: there each is a product.
+        # In (G + G^T) X torch's products would lose many small terms of G X beside a large one of G^T X: there each is a product
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
             G, needed[1] = G + G.mT, False
@@ -3959,7 +3960,7 @@ class _Inverse(torch.autograd.Function):
     """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
 
     def setup_context(ctx, inputs, output):
-        ctx.unitriangular = inputs[1]
+        ctx.unit = inputs[1]
         ctx.save_for_backward(output)
         ctx.save_for_forward(output)
 
@@ -3967,12 +3968,12 @@ class _Inverse(torch.autograd.Function):
         (X,) = ctx.saved_tensors
         right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
         G = -_shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
-        return G.tril(-1) if ctx.unitriangular else G, None, None
+        return G.tril(-1) if ctx.unit else G, None, None
 
     def jvp(ctx, L_tangent, *_):
         with _set_forward_mode(True):
             X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
-            below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+            below = L_tangent.tril(-1) if ctx.unit else L_tangent
             return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
 
 
@@ -3993,7 +3994,7 @@ def _operator(name, *inputs):
 
 
 def _define(rules, name, schema, compute, fake):
-    """Defines an operator: what computes it, the shape of its result, and its derivatives by these rules, in both modes, of every order."""
+    """Defines an operator: what computes it, the shape of its result, and the rules of its derivatives, in both modes, of every order."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     definition.register_fake(fake)
     _definitions.append(definition)
@@ -4010,7 +4011,7 @@ def _define(rules, name, schema, compute, fake):
         definition.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
+    # torch.func refuses what torch.library registers, and forward mode loses its tangents. This serves, as torch's own operators do, the
     # innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
     overload = getattr(torch.ops.tril_matmul, name).default
     rules.forward = lambda *inputs: inputs[-1][0]  # C, which has been computed
@@ -4022,30 +4023,29 @@ def _define(rules, name, schema, compute, fake):
         with _allow_one_level():
             return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
 
-    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # which go before torch.library's own of all devices
+    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # go before torch.library's own, of all devices
         definition._lib.impl(name, derive, key)
 
 
-# torch forgets those to which nothing refers; and with those from before a reload the names, which are these ones' now
+# torch forgets a definition to which nothing refers, and, if it is from before a reload, its name, which is a new one's now
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
-torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops  # what registers refuses a file executed again
+torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops  # register_flop_formula refuses a second time
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
-# Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
+# Where nothing but autograd looks on: past torch's dispatcher, which costs more than the rest.
 
-_PLAIN_KEYS = 0  # of what is nothing but a CPU tensor, and around each call
+_PLAIN_KEYS = 0  # of CPU tensors that are nothing else, and around every call
 _KEYS = [getattr(_DispatchKey, name, None) for name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")]
 if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
     _PLAIN_KEYS = functools.reduce(_DispatchKeySet.__or__, map(_DispatchKeySet, _KEYS)).raw_repr()
 
 
 def _plain_product(X, Y, contraction, structure):
-    """The product of tensors at which nothing looks but autograd, which has its gradients then; None of others. On a GPU with kernels also
-    of those that do not fit each other."""
-    # A graph holds the operator, no function of Python's; and what has a class of its own is asked by the operator.
+    """The product, with its gradients, of tensors at which nothing looks but autograd; else, or if on a GPU they do not fit, None."""
+    # A graph holds the operator, no function of Python's; and it is the operator that asks what has a class of its own
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
@@ -4057,8 +4057,8 @@ def _plain_product(X, Y, contraction, structure):
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, contraction, structure)
-    # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
-    # (save_on_cpu) or not at all (checkpoint), to spare memory.
+    # The gradients use the packed operands again, unless hooks save the operands elsewhere (save_on_cpu) or not at all (checkpoint),
+    # to spare memory
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
@@ -4067,12 +4067,12 @@ def _plain_product(X, Y, contraction, structure):
 
 
 def _shortest_way(*product):
-    """The product of tensors that fit each other, whatever they are."""
+    """The product of tensors that fit each other."""
     C = _plain_product(*product)
     return _operator("product", *product) if C is None else C
 
 
-def _call(function, A, B, contraction, structure, names=("A", "B")):
+def _call(function, A, B, contraction, structure, names="AB"):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, contraction, structure)) is not None:  # which checks them, too
         return C
