@@ -3319,8 +3319,8 @@ struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
   mutable Tensor workspace;   // holds what was allocated until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    // To ask for priorities makes a context, which the driver's functions want and a new thread lacks; the guard makes none where the
-    // device is current already. Unlike cudaSetDevice it leaves one that is there: a green context, say.
+    // Asking for priorities makes the context that the driver's functions want where a thread has none, as the guard does not where the
+    // device is current already, and, unlike cudaSetDevice, leaves one that is there: a green context, say.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -3432,7 +3432,7 @@ bool is_memory(const Tensor& t) {
   return keys.has_all(t.key_set());
 }
 
-// Whether the operands fit each other and the contraction, what is triangular is square, and the masks fit each other.
+// Whether the operands, the contraction and the structure fit each other.
 bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   if (!is_memory(x) || !is_memory(y) || y.device() != x.device() || y.scalar_type() != x.scalar_type() || x.dim() < 2 ||
       y.dim() != x.dim() || element_type(x) > kBFloat16 || contraction < kNN || contraction > kTN ||
@@ -3489,7 +3489,7 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
-  return {};   // torch's setting of TF32 is another one now; or a hook has made several matrices of one, or other numbers of the bytes
+  return {};   // torch's setting of TF32 has changed; or a hook has made several matrices of one, or other numbers of the bytes
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64, by substitution, 64 rows at a time: X21 = -L22^-1 (L21 X11).
@@ -3523,8 +3523,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
-# TRIL_MATMUL_PATH, a variable of the environment: 'auto' (or unset); 'exact' or 'mma', the kernel of every CUDA product; or 'hopper', which
-# are Hopper's two kernels, and the mma kernel for float64 and on other GPUs.
+# By the environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two
+# kernels, with the mma kernel for float64 and on other GPUs.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
 _wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
 if _wanted not in _PATHS:
@@ -3535,7 +3535,7 @@ _PATH = _PATHS[_wanted]
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
-# Behind the templates: parts that nvcc compiles at once, each with the kernels that it alone launches.
+# Behind the templates, parts that nvcc compiles at once, each with the kernels that it alone launches.
 _CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
 _CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_half<__half>(p, gpu); }"]]
 _CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_half<__nv_bfloat16>(p, gpu); }"]]
@@ -3586,11 +3586,12 @@ def _build():
     targets = sorted({(major, minor * (major < 10)) for major, minor in _CAPABILITIES if (major, minor) >= _OLDEST})
     if not targets:
         return None
-    names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
+    names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # a: with wgmma
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
-    # A digest of all that decides the binary: an edited file, a new GPU or another Python never meets an old build
+    # All that decides the binary, so that an edited file, a new GPU or another Python never meets an old build
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
-    name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256("\n".join(decisive).encode()).hexdigest()
+    name = f"tril_matmul_{digest[:16]}"
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions")  # as torch has it
     return _load_build(f"{root}/{name}", name) or _compile(root, name, flags, names)
@@ -3612,7 +3613,7 @@ def _compile(root, name, flags, targets):
         return None
     os.makedirs(root, exist_ok=True)
     folder = f"{root}/{name}"
-    with open(f"{folder}.lock", "a+b", 0) as lock, contextlib.ExitStack() as stack:  # unbuffered, or closing writes again on a full disk
+    with open(f"{folder}.lock", "a+b", 0) as lock, contextlib.ExitStack() as stack:  # unbuffered: on a full disk closing would write again
         with contextlib.suppress(OSError):  # a file system without locks: each process builds for itself
             for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
                 with contextlib.suppress(BlockingIOError):
@@ -3633,7 +3634,7 @@ def _compile(root, name, flags, targets):
         if library:  # the linker is told -lcudart; pip's library has a version in its name
             os.symlink(library, f"{room}/libcudart.so")
         # load_inline compiles one CUDA source by what PYTORCH_NVCC names: here by nvcc for each part, in a folder of its own
-        nvcc = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc")
+        nvcc = os.environ.get("PYTORCH_NVCC", f"{toolkit[0]}/bin/nvcc")
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
         parts = f"seq 0 {len(_CUDA_PARTS) - 1} | xargs -P${{MAX_JOBS:-0}} -I%PART%"
         with open(f"{room}/nvcc.sh", "w") as script:
@@ -3643,7 +3644,7 @@ def _compile(root, name, flags, targets):
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about 20 s")  # measured on 16 cores
         failed = (
-            f"the build failed after {{:.0f}} s, for what the error below says. It needs nvcc of CUDA {torch.version.cuda} (from CUDA"
+            f"the build failed after {{:.0f}} s; the error below is the compiler's. It needs nvcc of CUDA {torch.version.cuda} (from CUDA"
             f" 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja);"
             " TORCH_EXTENSIONS_DIR names the build folder."
         )
@@ -3831,7 +3832,7 @@ def _product_in_blocks(X, Y, contraction, structure):
 
 def _product_by_torch(X, Y, contraction, structure):
     """The contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
-    if torch.is_autocast_enabled(X.device.type):  # it would send the products below to another dtype
+    if torch.is_autocast_enabled(X.device.type):  # which would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
     size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
@@ -3865,7 +3866,7 @@ def _product_by_torch(X, Y, contraction, structure):
 
 
 def _product(X, Y, contraction, structure):
-    """The contraction of two tensors that fit each other, on a GPU or a CPU."""
+    """The contraction of two tensors that fit each other."""
     if _has_kernels(X):
         return _built().product(X, Y, contraction, structure, _PATH, False)[0]
     return _product_by_torch(X, Y, contraction, structure)
@@ -3879,7 +3880,7 @@ def _inverse(L, unit):
     solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unit)
     L = L.tril()
     X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
-    for at in (~X.sum((-2, -1)).isfinite()).nonzero().tolist():  # a sum is read faster, but may overflow
+    for at in (~X.sum((-2, -1)).isfinite()).nonzero().tolist():  # as above
         # Columns stay apart from rows above them, where zero over zero and zero times Inf are NaN
         x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
         begins = [z + 1 for z in (y.diagonal()[:-1] == 0).nonzero().flatten().tolist()] if y.isfinite().all() else range(1, N)
@@ -3935,7 +3936,7 @@ class _Product(torch.autograd.Function):
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
         if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
             return *found, None, None, None
-        # In (G + G^T) X torch's products would lose many small terms of G X beside a large one of G^T X: there each is a product
+        # In (G + G^T) X torch's sums would lose many small terms of G X beside a large one of G^T X: there they are two products
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
             G, needed[1] = G + G.mT, False
@@ -3943,7 +3944,7 @@ class _Product(torch.autograd.Function):
         both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
         dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
         if together and torch.compiler.is_dynamo_compiling():
-            dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
+            dY = torch.zeros_like(dX)  # compiled autograd adds both gradients of one matrix, and knows no None
         return dX, dY, None, None, None
 
     def jvp(ctx, dX, dY, *_):
@@ -4012,11 +4013,11 @@ def _define(rules, name, schema, compute, fake):
         definition.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # torch.func refuses what torch.library registers, and forward mode loses its tangents. This serves, as torch's own operators do, the
-    # innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
+    # torch.func refuses what torch.library registers, and forward mode loses its tangents in it. This serves, as in torch's own operators,
+    # the innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
     overload = getattr(torch.ops.tril_matmul, name).default
-    rules.forward = lambda *inputs: inputs[-1][0]  # C, which has been computed
-    rules.record = super(torch.autograd.Function, rules).apply  # below what asks all of them for their rules
+    rules.forward = lambda *inputs: inputs[-1][0]  # what has been computed
+    rules.record = super(torch.autograd.Function, rules).apply  # below what asks all levels for their rules
 
     def derive(*inputs):
         with _below_autograd():
@@ -4028,7 +4029,7 @@ def _define(rules, name, schema, compute, fake):
         definition._lib.impl(name, derive, key)
 
 
-# torch forgets a definition to which nothing refers, and, if it is from before a reload, its name, which is a new one's now
+# torch forgets a definition to which nothing refers: with one from before a reload its name, which is a new one's now
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
@@ -4046,7 +4047,7 @@ if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
 
 def _plain_product(X, Y, contraction, structure):
     """The product, with its gradients, of tensors at which nothing looks but autograd; else, or if on a GPU they do not fit, None."""
-    # A graph holds the operator, no function of Python's; and it is the operator that asks what has a class of its own
+    # A graph holds the operator, no function of Python's, and through the operator a subclass is asked
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
@@ -4058,8 +4059,7 @@ def _plain_product(X, Y, contraction, structure):
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, contraction, structure)
-    # The gradients use the packed operands again, unless hooks save the operands elsewhere (save_on_cpu) or not at all (checkpoint),
-    # to spare memory
+    # For the gradients the operands stay packed, unless hooks spare memory: save_on_cpu, checkpoint
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
@@ -4077,7 +4077,7 @@ def _shortest_way(*product):
 
 
 def _call(function, A, B, contraction, structure, names="AB"):
-    """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
+    """What the public functions do: the short way where it serves; else checks, autocast and broadcasting first."""
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, contraction, structure)) is not None:  # which checks them, too
         return C
     return _shortest_way(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
@@ -4126,7 +4126,7 @@ def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
         few_columns = not dynamic and (many.shape[-1] == 1 or (one.requires_grad and 4 * many.shape[-1] <= many.shape[-2]))
         single = one.dim() == 2 if dynamic else one.shape[:-2].numel() == 1
         if single and (few_columns or not left) and not torch.jit.is_tracing():
-            X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # says what is wrong with them as they are
+            X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # an error tells of them as they are
             if left:  # C^T = B^T A^T
                 X, contraction, structure = X.mT, _NN if contraction == _TN else _NT, _masked(_FULL, _masks(structure)[0], _FULL)
             rows = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
@@ -4159,7 +4159,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     mask = _TRIU if upper else _TRIL
     if unitriangular:
         A, _ = _prepared("triangular_matmul", A, A, _NN, _LOWER, "AA")
-        if _is_no_subclass(A):  # contiguous, for elements may be one in memory; in place torch.func.linearize would drop it
+        if _is_no_subclass(A):  # contiguous: elements may be one in memory; in place torch.func.linearize would drop it
             A = A.contiguous().diagonal_scatter(A.new_ones(A.shape[:-1]), dim1=-2, dim2=-1)
         else:  # of a DTensor, diagonal_scatter has no gradient
             A = torch.where(A.new_ones(A.shape[-1:], dtype=torch.bool).diag(), A.new_ones(()), A)
@@ -4208,7 +4208,7 @@ def triangular_inverse(L, *, unitriangular=False):
     _check_flags("triangular_inverse", unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
     wide = L
-    if L.dtype in _HALVES:  # in which X^T G could be too large where dL is not; a CPU's float32 may round to 8 bits
+    if L.dtype in _HALVES:  # X^T G may overflow where dL does not; a CPU's float32 may round to 8 bits
         wide = L.float() if L.is_cuda else L.double()
     return _operator("inverse", wide, unitriangular).to(L.dtype)
 
@@ -4242,7 +4242,7 @@ def explain(A, B, problem="lower"):
     path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
         C, path, workspace = _built().product(A, B, contraction, structure, _PATH, True)
-        if workspace is not None:  # a first word; then, for each of the batch, whether it fell back, and how many outliers it has
+        if workspace is not None:  # a word; then for each product whether it fell back, and how many outliers it has
             controls = workspace[8 : 8 * (1 + C.shape[:-2].numel())].view(torch.int32).view(-1, 2).tolist()
     fallback_at = [at for at, (fallback, _) in enumerate(controls) if fallback]
     if fallback_at:
@@ -4264,7 +4264,6 @@ class ModelNew(torch.nn.Module):
 
 
 def _module(name, function):
-    """A class of modules that call the function."""
     return type(name, (torch.nn.Module,), {"forward": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__})
 
 
