@@ -3319,8 +3319,8 @@ struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
   mutable Tensor workspace;   // holds what was allocated until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    // Asking for priorities makes the context that the driver's functions want where a thread has none, as the guard does not where the
-    // device is current already, and, unlike cudaSetDevice, leaves one that is there: a green context, say.
+    // Asking for priorities makes the context that the driver's functions want, if the thread has none; the guard makes none where the
+    // device is current already. Unlike cudaSetDevice it leaves a context that is there: a green one, say.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -3692,9 +3692,9 @@ _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first retu
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
-_NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
+_NN, _NT, _TN = range(3)  # the contractions, as in the CUDA source
 _FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as there: what of a matrix there is
-_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # an operand's mask, by its own
+_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # the transpose's mask, by an operand's
 
 
 def _masked(x, y, c):
@@ -3797,7 +3797,7 @@ _CACHED = 2**18  # elements of a batch that are multiplied together, and so stay
 
 
 def _mirrored(C, out):
-    """C, what is below its diagonal copied, in place, to where it stands opposite: by blocks, which stay in a CPU's caches."""
+    """Copies, in place, what is below C's diagonal to where it stands opposite: by blocks, which stay in a CPU's caches."""
     for at in range(0, C.shape[-1], _BLOCK):
         middle, before = slice(at, at + _BLOCK), slice(at)
         C[..., before, middle] = C[..., middle, before].mT
@@ -3835,10 +3835,10 @@ def _product_by_torch(X, Y, contraction, structure):
     if torch.is_autocast_enabled(X.device.type):  # which would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
-    size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
-    in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE[X.numel() > size] and X.numel() > 0
+    size, triangular = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
+    in_blocks = triangular and X.shape[-1] > _LARGEST_DENSE[X.numel() > size] and X.numel() > 0
     together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
-    if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
+    if triangular and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return _reshaped(torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]), X.shape)
     if X.dtype in _HALVES:
@@ -3854,7 +3854,7 @@ def _product_by_torch(X, Y, contraction, structure):
     # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms
     if (x or y) and not (math.isfinite(C.sum().item()) or C.isfinite().all()):  # a sum is read faster, but may overflow
         finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
-        if not finite.all():  # else a sum is too large
+        if not finite.all():  # else a sum has overflowed
             C = torch.matmul(X[..., finite], Y[..., finite, :])
         for k in (~finite).nonzero().flatten().tolist():
             rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
@@ -3930,7 +3930,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """None where not asked for. The operands of a symmetric product are one matrix, and its gradient may be all dX."""
+        """None where not asked for. Of a symmetric product, whose operands are one matrix, dX may be all of the gradient."""
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
         # Only an operator can be traced, and has gradients of its own
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
@@ -3942,7 +3942,7 @@ class _Product(torch.autograd.Function):
             G, needed[1] = G + G.mT, False
         c = _FULL if c == _SYMMETRIC else c
         both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
-        dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
+        dX, dY = (_multiply(*one) if wanted else None for one, wanted in both)
         if together and torch.compiler.is_dynamo_compiling():
             dY = torch.zeros_like(dX)  # compiled autograd adds both gradients of one matrix, and knows no None
         return dX, dY, None, None, None
@@ -3952,9 +3952,9 @@ class _Product(torch.autograd.Function):
         with _set_forward_mode(True):  # in which the caller was; see _define
             X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
             if c == _SYMMETRIC:
-                half = _shortest_way(dX, Y, ctx.contraction, _masked(x, y, _FULL))
+                half = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
                 return half + half.mT
-            parts = [_shortest_way(*pair, ctx.contraction, ctx.structure) for pair in ((dX, Y), (X, dY)) if None not in pair]
+            parts = [_multiply(*pair, ctx.contraction, ctx.structure) for pair in ((dX, Y), (X, dY)) if None not in pair]
             return functools.reduce(torch.add, parts)
 
 
@@ -3968,15 +3968,15 @@ class _Inverse(torch.autograd.Function):
 
     def backward(ctx, G):
         (X,) = ctx.saved_tensors
-        right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
-        G = -_shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
+        right = _multiply(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
+        G = -_multiply(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
         return G.tril(-1) if ctx.unit else G, None, None
 
     def jvp(ctx, dL, *_):
         with _set_forward_mode(True):
             X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
             dL = dL.tril(-1) if ctx.unit else dL
-            return -_shortest_way(X, _shortest_way(dL, X, _NN, _LOWER), _NN, _LOWER)
+            return -_multiply(X, _multiply(dL, X, _NN, _LOWER), _NN, _LOWER)
 
 
 def _empty_product(X, Y, contraction, structure):
@@ -4070,7 +4070,7 @@ def _plain_product(X, Y, contraction, structure):
     return _Product.record(X, Y, contraction, structure, (C, workspace))
 
 
-def _shortest_way(*product):
+def _multiply(*product):
     """The product of tensors that fit each other."""
     C = _plain_product(*product)
     return _operator("product", *product) if C is None else C
@@ -4080,7 +4080,7 @@ def _call(function, A, B, contraction, structure, names="AB"):
     """What the public functions do: the short way where it serves; else checks, autocast and broadcasting first."""
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, contraction, structure)) is not None:  # which checks them, too
         return C
-    return _shortest_way(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
+    return _multiply(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
 
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_gradgradcheck(model, function, device):
 def test_gradcheck_of_the_family(model, contraction, structure, device):
     x, y = contraction_shapes(contraction, structure, 3)
     X, Y = (normal(*s, seed=i, dtype=torch.float64, device=device).requires_grad_() for i, s in enumerate((x, y)))
-    for call in (lambda X, Y: product(X, Y, contraction, structure), lambda X, Y: model._shortest_way(X, Y, contraction, structure)):
+    for call in (lambda X, Y: product(X, Y, contraction, structure), lambda X, Y: model._multiply(X, Y, contraction, structure)):
         assert gradcheck(call, (X, Y), check_batched_grad=True)
         assert gradgradcheck(call, (X, Y), check_batched_grad=True)
 
@@ -335,7 +335,7 @@ def test_hooks_on_saved_tensors_leave_the_gradients_alone(model, hooks, device, 
     call = model.tril_matmul
     if device == "cpu":
         extension = KeepsPacked().stand_in(model, monkeypatch)
-        call = functools.partial(lambda A, B: model._shortest_way(A, B, NN, LOWER))
+        call = functools.partial(lambda A, B: model._multiply(A, B, NN, LOWER))
     if hooks is None:
         C = call(A, B)
         gradients = torch.autograd.grad(C, (A, B), G)
@@ -383,7 +383,7 @@ def test_packed_operands_live_as_long_as_their_graph(model, device, N, monkeypat
         KeepsPacked().stand_in(model, monkeypatch)
 
     def kept():
-        C = model._shortest_way(A, B, NN, LOWER)
+        C = model._multiply(A, B, NN, LOWER)
         return C, weakref.ref(C.grad_fn.saved_tensors[2])
 
     C, workspace = kept()
@@ -670,7 +670,7 @@ def test_the_two_ways_to_the_operator_agree(model):
         x, y = contraction_shapes(contraction, structure, 20)
         X, Y = (normal(*s, seed=i, dtype=torch.float64).requires_grad_() for i, s in enumerate((x, y)))
         results = []
-        for call in (product, model._shortest_way):
+        for call in (product, model._multiply):
             C = call(X, Y, contraction, structure)
             results.append([C, *torch.autograd.grad((C**2).sum(), (X, Y))])
         for mine, its in zip(*results, strict=True):

@@ -461,7 +461,7 @@ def test_gradcheck_of_every_mask(model, contraction, structure, device):
     M, cols, K = sizes_for(structure, 3, 2)
     X = normal(*((K, M) if contraction == TN else (M, K)), seed=1, dtype=torch.float64, device=device).requires_grad_()
     Y = normal(*((cols, K) if contraction == NT else (K, cols)), seed=2, dtype=torch.float64, device=device).requires_grad_()
-    for operator in (product, model._shortest_way):
+    for operator in (product, model._multiply):
         if masks(structure)[2] == SYMMETRIC:  # of one matrix
             of, given = (lambda X, operator=operator: operator(X, X, contraction, structure)), (X,)
         else:
