@@ -4112,7 +4112,7 @@ def tril_matmul(A, B):
 
 
 def triu_matmul(A, B):
-    """The product of two upper triangular matrices, C = triu(A) @ triu(B): the mirror image of tril_matmul in every respect."""
+    """The product of two upper triangular matrices, C = triu(A) @ triu(B). All else as in tril_matmul, in mirror image."""
     return _call("triu_matmul", A, B, _NN, _UPPER)
 
 
@@ -4179,9 +4179,9 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
 def gram(X, *, transpose=False, structure="dense"):
     """X @ X^T, or X^T @ X, if `transpose`: symmetric, bit by bit. One half is computed, but where all of it takes no longer.
 
-    X is (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
-    triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:
-    dX = (G + G^T) @ X, or X @ (G + G^T), of which G + G^T is rounded to the dtype, and Inf beyond it. All else as in tril_matmul.
+    X is (..., M, K); or, if `structure` is 'lower' or 'upper', (..., N, N) and triangular, and its other triangle is not read. The result
+    is (..., M, M), or (..., K, K), if `transpose`. Both triangles of its gradient G count: dX = (G + G^T) @ X, or X @ (G + G^T), where
+    G + G^T is rounded to the dtype, and Inf beyond it. All else as in tril_matmul.
     """
     _check_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _MASKS[:3]:
@@ -4228,7 +4228,7 @@ def explain(A, B, problem="lower"):
         'masks': of A, B and the result: 'dense', 'lower', 'upper' or 'symmetric'
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), RuntimeError on a GPU for what has no memory
-    of its own (under vmap, or a negated view), and what those functions raise.
+    of its own (under vmap, a negated view), and what those functions raise.
     """
     if not isinstance(problem, str) or problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
