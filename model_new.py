@@ -3590,8 +3590,7 @@ def _build():
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
     # All that decides the binary, so that an edited file, a new GPU or another Python never meets an old build
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
-    digest = hashlib.sha256("\n".join(decisive).encode()).hexdigest()
-    name = f"tril_matmul_{digest[:16]}"
+    name = "tril_matmul_" + hashlib.sha256("\n".join(decisive).encode()).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions")  # as torch has it
     return _load_build(f"{root}/{name}", name) or _compile(root, name, flags, names)
