@@ -274,10 +274,10 @@ struct TileOrder {
     return sum;
   }
 
-  __device__ Tile tile(int i, int j) const {
+  DEVICE Tile tile(int i, int j) const {
     return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, depth)};
   }
-  __device__ Tile at(int place) const {
+  DEVICE Tile at(int place) const {
     auto along = [&](int group) { return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group; };
     int i, j;
     if (c_lower && masked() == both_masked()) {
@@ -319,7 +319,7 @@ struct WorkTile {
   Tile tile;               // i = -1: there is nothing to do
   int splits, split;       // of the tile, a power of two; this CTA's
   int k_begin, k_blocks;   // of the split
-  __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
+  DEVICE WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
       : x(static_cast<const T*>(p.x)), y(static_cast<const T*>(p.y)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
     for_each_batch_dim(p, batch, [&](int d, uint32_t at) { x += at * p.x_batch[d], y += at * p.y_batch[d]; });
     const int all = ceil_div(tile.k_end - tile.k_begin, block_k), log = __ffs(splits) - 1, first = all * split >> log;
@@ -395,7 +395,7 @@ struct alignas(16) ClusterTile {
   int split, splits;    // of its k-blocks; set where tiles may be cut
   int place;            // of SplitTiles: of its first split's partial sums
 
-  __device__ void cut(int number, int parts) {
+  DEVICE void cut(int number, int parts) {
     split = number, splits = parts;
     if (parts == 1) return;
     const uint32_t length = k_end - k_begin, count = parts;   // without a sign a division takes fewer instructions
@@ -413,7 +413,7 @@ struct Tiles : TileOrder {
   int clusters;
   int apart;        // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
 
-  __device__ ClusterTile at(uint32_t number) const {
+  DEVICE ClusterTile at(uint32_t number) const {
     const bool half = number < 2u * halved;
     uint32_t tile = half ? number / 2 : number - halved;
     int batch = 0;
@@ -432,7 +432,7 @@ struct Tiles : TileOrder {
   }
 
   // The k-block at place `at` of a tile's, from the middle of k on, if it has that, and round at their end.
-  __device__ int k_block(const ClusterTile& tile, int at) const {
+  DEVICE int k_block(const ClusterTile& tile, int at) const {
     const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + at;
     return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
   }
@@ -478,7 +478,7 @@ struct SplitTiles : Tiles {
     return tiles;
   }
 
-  __device__ ClusterTile at(uint32_t number) const {
+  DEVICE ClusterTile at(uint32_t number) const {
     const uint32_t batch = number % batches, in_product = number / batches;
     uint32_t rest = in_product, first = 0, group = 0, parts, of_group;   // first: tile of the group
     for (; (parts = splits_of(group)) > 1 && rest >= (of_group = tiles_of(group)) * parts; ++group)
@@ -638,7 +638,7 @@ template <int kStages>
 struct Pipeline {
   int stage = 0;
   uint32_t parity = 0;
-  __device__ void advance() {
+  DEVICE void advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
@@ -883,7 +883,7 @@ _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
 constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile, of 16-bit elements
-__host__ __device__ constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // hi, then lo
+HOST_DEVICE constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // hi, then lo
 constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
 
 // An element too small for its block's scale: zero in the operand tile.
@@ -919,27 +919,27 @@ struct Packed {
   uint32_t* wide_by_col;
 };
 
-__device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
+DEVICE int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
 // In its matrix.
-__device__ inline int64_t block_index(const Packed& p, int r, int c) {
+DEVICE int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
 // Of the mask of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
-__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
-__device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
+HOST_DEVICE int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
+DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
                 : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
 }
 
 // An element's place in an operand tile: rows of 128 bytes, in wgmma's 128-byte swizzle.
-__device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
+DEVICE int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
 
 // Adds sums to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
-__device__ inline void promote(const float* sums, float of_x, float of_y, float* total) {
+DEVICE void promote(const float* sums, float of_x, float of_y, float* total) {
   const float scale = of_x * of_y;
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
@@ -972,13 +972,13 @@ struct PairsProduct {
 
 // ---- Packing: an operand's blocks, by line (row block of X, column block of Y) and k-block.
 
-__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return ceil_div(operand == kX ? h.p.m : h.p.n, kBlock); }
+DEVICE int lines_of(const PairsProduct& h, Operand operand) { return ceil_div(operand == kX ? h.p.m : h.p.n, kBlock); }
 
-__device__ inline bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
+DEVICE bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
   return line < lines_of(h, operand) && on_side(operand == kX ? h.p.x_side : h.p.y_side, line, k);
 }
 
-__device__ inline int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int line, int k) {
+DEVICE int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int line, int k) {
   const Packed& packed = operand == kX ? h.x : h.y;
   return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
 }
@@ -995,15 +995,15 @@ constexpr int kPackers = 256;   // threads
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
 
-__device__ inline bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
+DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
 
-__device__ inline bool loses_bits(float x, float scale) {
+DEVICE bool loses_bits(float x, float scale) {
   const float a = x * scale, rest = a - __half2float(__float2half_rn(a));
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
 // Two neighbours, no outliers. residual_scale: of lo.
-__device__ inline void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
+DEVICE void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
   const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
@@ -1014,10 +1014,10 @@ __device__ inline void split_two(float x, float y, float scale, float residual_s
 // ---- Packing: scaling.
 
 // The exponent of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
-__device__ inline int scale_exponent(uint32_t largest) {
+DEVICE int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
-__device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
+DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // ---- Packing: the kernel.
 
@@ -1027,10 +1027,10 @@ enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 // Of this launch, while it packs: below kPackingEnded once CTA 0, which begins before all others, has reset the counters. Until then
 // another launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
-__device__ inline uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
+DEVICE uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
 // Outliers of a product, or a fallback, which takes less time than many outliers: each meets all tiles of its line.
-__device__ inline void report(const PairsProduct& h, int product, int outliers, bool fallback) {
+DEVICE void report(const PairsProduct& h, int product, int outliers, bool fallback) {
   Control& control = h.controls[product];
   if (outliers && atomicAdd(&control.outliers, outliers) + outliers > 8 * (lines_of(h, kX) + lines_of(h, kY))) fallback = true;
   if (fallback) atomicExch(&control.fallback, 1);
@@ -1281,7 +1281,7 @@ struct BlockCopier {
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and go by chunks
   static constexpr int kByElements = -1024;   // for whole_to, where nothing goes by chunks
 
-  __device__ BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
+  DEVICE BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
     const int64_t far_stride = kKMajor ? view.line_stride : view.k_stride;
     const bool by_chunks = near_stride(view) == 1 && far_stride % kChunk == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
     whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
@@ -1294,17 +1294,17 @@ struct BlockCopier {
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
   // An element's place in its operand of a stage, in bytes: in rows, each a line or a k, of which row r has byte b at b ^ kPermuted(r).
-  __device__ static constexpr int offset(int line, int k) {
+  static DEVICE constexpr int offset(int line, int k) {
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
   // Where the element so many lines and k beyond the one at `at` is, whose line and k have none of these numbers' bits.
-  __device__ static uint32_t beyond(uint32_t at, int lines, int ks) {
+  static DEVICE uint32_t beyond(uint32_t at, int lines, int ks) {
     const uint32_t there = offset(lines, ks);
     return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
   }
   // The element at line + at, k + ahead. So many lines, or k, are read at once, of 16 bits by words, and kept.
   template <int kLines, int kDepth>
-  __device__ static T element(const uint8_t* stage, int line, int at, int k, int ahead) {
+  static DEVICE T element(const uint8_t* stage, int line, int at, int k, int ahead) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
     const uint8_t* from = stage + (kKMajor ? offset(line + at, k) : offset(line, k + ahead));
     using Word = std::conditional_t<kSize == 2 && kCount % 2 == 0, uint32_t, T>;
@@ -1312,14 +1312,14 @@ struct BlockCopier {
     return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? ahead : at];
   }
   // The thread's first chunk: its row, and its first element in that.
-  __device__ static int far() { return fresh_thread_index() / kInRow; }
-  __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
-  __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
+  static DEVICE int far() { return fresh_thread_index() / kInRow; }
+  static DEVICE int near() { return fresh_thread_index() % kInRow * kChunk; }
+  static DEVICE int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
   // Where the thread's chunk i goes, by where its first does.
-  __device__ static uint32_t after(uint32_t at, int i) { return (at ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
+  static DEVICE uint32_t after(uint32_t at, int i) { return (at ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
 
   // Copies the next k-block, which begins at k0. stage: in bytes from the first.
-  __device__ void copy(const OperandView<T>& view, int k0, int stage) {
+  DEVICE void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
     const uint32_t at = to + stage;
     if (k0 >= whole_from && k0 <= whole_to) {
@@ -1369,7 +1369,7 @@ struct BlockCopier {
 };
 
 template <typename T>
-__device__ inline OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
+DEVICE OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
   if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_side, work.tile.i * kBlock, p.m, p.k};
   return {work.y, p.y_col, p.y_row, p.y_side, work.tile.j * kBlock, p.n, p.k};
 }
@@ -1382,12 +1382,12 @@ struct alignas(128) ExactMemory {   // copiers permute by the bits below that
 
 // All threads that sum meet.
 template <int kThreads>
-__device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }
+DEVICE void meet_exactly() { named_barrier_sync<kThreads>(0); }
 
 // Sums x and y over a split, for rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of
 // warps, which take k in turns, and meet as team 0: all of a CTA, or the consumers of one of half precision.
 template <typename XCopier, typename YCopier, typename Lanes, int kGroups = 1, typename T, typename Acc, int kCount>
-__device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
+DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
   constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]), kThreads = XCopier::kCopiers;
   XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
@@ -1443,12 +1443,12 @@ constexpr int kExactRows = 16;   // of a tile, summed at a time
 
 // No read meets a bank conflict, be it of 16 bytes of every fourth line or, MN-major, of neighbours in memory.
 template <bool kKMajor>
-__device__ constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
+DEVICE constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
 struct ExactLanes {   // four rows and columns, read for 16 multiply-adds; a quarter of the k
   static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear, kGroups = kExactThreads * kCount / (kExactRows * kBlock);
   static constexpr int kGroupThreads = kExactThreads / kGroups;
-  __device__ static int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
-  __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
+  static DEVICE int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
+  static DEVICE int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
 };
 static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one of a thread's rows");
 template <typename T, bool kKMajor>
@@ -1456,7 +1456,7 @@ using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExa
 
 // Sums and writes kExactRows rows of a tile of one product of the batch, from `begin` on.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
+DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
   const WorkTile<T> work(p, batch, tile, 1, 0, kBlock);
   OperandView<T> x = view_of(kX, p, work), y = view_of(kY, p, work);
   x.first_line += begin;
@@ -1550,7 +1550,7 @@ _CUDA_TILES = r"""
 
 // No read meets a bank conflict: of eight rows of 16 bytes; of float64 and MN-major float32 of eight lines at four k, by words.
 template <typename T, bool kKMajor>
-__device__ constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
+DEVICE constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
@@ -1560,7 +1560,7 @@ struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
   static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
   uint32_t at;   // in the first stage
-  __device__ MmaReader(uint32_t operand, int first_line) {
+  DEVICE MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
     const int line = kByMatrices ? line_half * 8 + (kKMajor ? lane % 8 : 0) : lane / 4;
     const int k = kByMatrices ? k_half * Copier::kChunk + (kKMajor ? 0 : lane % 8) : lane % 4;
@@ -1568,7 +1568,7 @@ struct MmaReader {
     keep(at);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
-  __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
+  DEVICE void read(int stage, int u, int step, uint32_t (&w)[4]) const {
     auto from = [&](int line, int k) { return Copier::beyond(at + stage, u * 16 + line, step * (32 / sizeof(T)) + k); };
     if constexpr (kByMatrices) {
       ldmatrix_x4<!kKMajor>(from(0, 0), w);
@@ -1587,7 +1587,7 @@ struct MmaReader {
 
 // Sums a CTA's split on the exact path, if one of its sums is not finite.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount, typename Stages>
-__device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
+DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
   static_assert(sizeof(ExactMemory) <= sizeof(Stages), "the exact path needs room");
   Acc zero[4] = {};   // or a NaN
   UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
@@ -1609,7 +1609,7 @@ using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];  
 // does the mma kernel with one split beside others of more: instructions not read yet take as long as shared memory. With more, all threads
 // of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
-__device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
+DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
   constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -1737,9 +1737,9 @@ struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by the bits
 // two rows: so of four columns, those of row r and column c in part[part_at(8 i + 4 r + c)].
 struct Tf32Lanes {
   static constexpr int kNear = 4;
-  __device__ static constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
-  __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + e / 4 % 2 * 8 + lane / 4; }
-  __device__ static int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
+  static DEVICE constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
+  static DEVICE int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + e / 4 % 2 * 8 + lane / 4; }
+  static DEVICE int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
 // Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements; eight neighbours have all k, and columns of
@@ -1749,12 +1749,12 @@ struct Tf32Splitter {
   using From = MmaCopier<float, kKMajor>;
   using To = MmaCopier<float, true>;
   uint32_t from, to;
-  __device__ Tf32Splitter(const uint8_t* stage, const float* split) {
+  DEVICE Tf32Splitter(const uint8_t* stage, const float* split) {
     const int k = threadIdx.x % 8 * 4, col = (threadIdx.x / 8 ^ threadIdx.x % 8) * 4;
     from = shared_address(stage) + From::offset(col, k), to = shared_address(split) + To::offset(col / 16 * 16 + col % 16 / 2, k);
     keep(from), keep(to);
   }
-  __device__ void split(int stage) const {
+  DEVICE void split(int stage) const {
     AlignedArray<float, 4> four[4];
     UNROLL for (int w = 0; w < 4; ++w)
       four[w] = load_shared<AlignedArray<float, 4>>(From::beyond(from + stage, kKMajor ? w : 0, kKMajor ? 0 : w));
@@ -1868,10 +1868,10 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
 
 struct MmaLanes {
   static constexpr int kNear = 2;
-  __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) {
+  static DEVICE int row(uint32_t warp, uint32_t lane, uint32_t e) {
     return warp % 2 * kWarpMN + e / 4 / kTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
-  __device__ static int col(uint32_t warp, uint32_t lane, uint32_t e) {
+  static DEVICE int col(uint32_t warp, uint32_t lane, uint32_t e) {
     return warp / 2 * kWarpMN + e / 4 % kTilesN * 8 + lane % 4 * 2 + e % 2;
   }
 };
@@ -1884,7 +1884,7 @@ using MmaFragments = uint32_t[kMmaFragments][4];
 
 // sum += X Y. Tensor cores truncate what they add: so of float32 small terms come first, and `part` takes one or two steps alone.
 template <typename T>
-__device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
+DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   auto multiply = [](const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
     UNROLL for (int m = 0; m < kTilesM; ++m)
       UNROLL for (int n = 0; n < kTilesN; ++n)
@@ -1910,7 +1910,7 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
 
 // Sums the k-blocks of a CTA's split of a tile, and writes it. kUnit: see BlockCopier.
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
-__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
+DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {
     memory.work = work_of<T>(p, plan, cluster, block_rank_in_cluster(), kMmaBlockK<T>);
     NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
@@ -2031,13 +2031,13 @@ struct TileQueue {
 
   // A word that counts for some other launch, or never did, is set right during the first tiles: clusters that all found it wrong in `take`
   // would be in each other's way (5 us).
-  __device__ void begin(uint32_t count) const {
+  DEVICE void begin(uint32_t count) const {
     uint64_t expected = 0, found;
     while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
   }
 
   // How many of `count` have been taken before. The last who asks leaves zero, for a graph that is launched again.
-  __device__ uint32_t take(uint32_t count) const {
+  DEVICE uint32_t take(uint32_t count) const {
     uint64_t taken;
     while ((taken = atomicAdd(word, 1ull) - launch) > count) begin(count);
     if (taken == count - 1) *word = 0;
@@ -2072,13 +2072,13 @@ struct KBlock {
 
 // Whether clusters take tiles from the queue: else each has one, by its number.
 template <typename Policy>
-__device__ inline bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
+DEVICE bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
 
 // Tile number `round` of the cluster's from the queue. Each role reads all of them, and before their place is written anew: the producer
 // that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps once in each tile of a triangle, but for a
 // first one that is an empty half.
 template <typename Policy>
-__device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
+DEVICE ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
   if (!has_queue<Policy>(h)) return {-1};
   barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
@@ -2087,7 +2087,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
 
 // By a thread of each CTA: the first takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
-__device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
+DEVICE void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles by the cluster's number
@@ -2108,7 +2108,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 
 // Issues a k-block's wgmma, 64 rows and kN columns, from the descriptors x and y on: sums = X Y, or += if add.
 template <typename T, int kN, int kMajorX, int kMajorY>
-__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
+DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes: 16 of k
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
@@ -2116,7 +2116,7 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add
 
 // The producer: one thread.
 template <typename Policy>
-__device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
+DEVICE void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // at first the stages are free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile(h, shared, round++)) {
@@ -2134,7 +2134,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 
 // A warp writes the CTA's share of the zeros above the diagonal; not at once: operands come the same way, and are wanted sooner.
 template <typename Policy>
-__device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
+DEVICE void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
   const int tiles = triangle(h.tiles.rows - 1), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
@@ -2150,7 +2150,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
 
 // Each warp in its role. first: the cluster's first tile, if not from the queue. number: the cluster's.
 template <typename Policy>
-__device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
+DEVICE void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile(h, shared, 0, rank);
   __syncwarp();
@@ -2246,13 +2246,13 @@ struct NonFinite {
   unsigned long long* left;   // of each box; and one word more: whether there has been one
   uint64_t launch;
   uint32_t boxes;
-  __device__ int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
-  __device__ void add(uint32_t box) const {
+  DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
+  DEVICE void add(uint32_t box) const {
     atomicExch(left + box, launch + kParts);
     atomicExch(left + boxes, launch + kParts);
   }
   // Takes a part: its number, or -1 if there is none.
-  __device__ int take(uint32_t box) const { return parts(atomicAdd(left + box, ~0ull)) - 1; }
+  DEVICE int take(uint32_t box) const { return parts(atomicAdd(left + box, ~0ull)) - 1; }
 };
 
 // ---- Half precision: what the kernel is given.
@@ -2272,7 +2272,7 @@ struct HalfProduct {
 // a column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it. kTwice:
 // below the diagonal the transpose is written, too. Returns whether a number is not finite that may lack terms, as of no dense product.
 template <typename T, bool kTwice>
-__device__ inline bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
+DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const bool c_by_rows = p.c_col == 1;
   if (!kTwice && p.c_lower && col >= row) {
@@ -2334,7 +2334,7 @@ __device__ inline bool store_box(const Product& p, uint8_t* box, int team, uint1
 // ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
 
 // Sets a row of a block to zero above the diagonal, or below it (lower: what is kept).
-__device__ inline void mask_row(uint8_t* block, bool lower, int row) {
+DEVICE void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
   const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements are on its left side
   const uint4 v = *chunk(on);
@@ -2368,20 +2368,20 @@ struct Half {
     bool unfinished[2];                 // whether a warpgroup knows of such boxes
   };
 
-  static __device__ void prepare(const HalfProduct& h, Shared& shared) {
+  static DEVICE void prepare(const HalfProduct& h, Shared& shared) {
     prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.own.landed[u], 1);
     ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     shared.own.unfinished[0] = shared.own.unfinished[1] = false;
   }
-  static __device__ Tiles tiles_of(const HalfProduct& h) {   // a tenth less code, if the compiler knows the order
+  static DEVICE Tiles tiles_of(const HalfProduct& h) {   // a tenth less code, if the compiler knows the order
     Tiles tiles = h.tiles;
     if (kTwice) tiles.x = tiles.y = kEverywhere, tiles.c_lower = 1;
     return tiles;
   }
-  static __device__ bool has_work(const HalfProduct&) { return true; }
-  static __device__ bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
-  static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
+  static DEVICE bool has_work(const HalfProduct&) { return true; }
+  static DEVICE bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
+  static DEVICE uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
   // What the producer finds beforehand: a hundred instructions of its one thread take longer than the products of a small tile's k-block.
   struct Line {
@@ -2398,10 +2398,10 @@ struct Half {
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
   // A small tile on the diagonal of a symmetric C: its columns, which are its rows, come once; it is computed up to the diagonal.
-  static __device__ bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
+  static DEVICE bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
-  static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
+  static DEVICE Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
     const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Side of_operand, int block) {
       const Side side = kTwice ? kEverywhere : of_operand;
@@ -2419,7 +2419,7 @@ struct Half {
   }
 
   // Asks for the boxes of a k-block; for blocks that do not exist beyond the end of k, where the copy engine finds zeros.
-  static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
+  static DEVICE void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
                               const KBlock& k_block, const Operands& of) {
     const int k = k_block.k;
     const uint32_t x = k - of.x_diagonal, y = k - of.y_diagonal;
@@ -2443,7 +2443,7 @@ struct Half {
   }
 
   // Two warps mask. Where their zeros meet NaN or Inf of the other operand: see finish.
-  static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
+  static DEVICE void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
     if (kTwice || !is_masked(h.p)) return;
     const int row = threadIdx.x % kBlock;   // of a block, for each thread
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
@@ -2469,9 +2469,9 @@ struct Half {
   // ---- Half precision: the policy: the main loop, and sums that are not finite.
 
   // A consumer warpgroup computes its 64 rows of a CTA's tile.
-  static __device__ int warpgroup_index() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
+  static DEVICE int warpgroup_index() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasCorners = kTwice && !kWide;
-  static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
+  static DEVICE void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && warpgroup_index() == 0);
     if (kHasCorners && tile.corner && warpgroup_index() == 1) return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
     half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
@@ -2479,7 +2479,7 @@ struct Half {
 
   // kCols: in blocks. kOnDiagonal: the tile on the diagonal of a corner, whose columns are its rows, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
-  static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
+  static DEVICE void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
     const int group = warpgroup_index(), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);
@@ -2556,7 +2556,7 @@ struct Half {
   }
 
   // Consumers of CTAs that are done sum again what is not finite, whoever found it. None is left: who finds some later is not done.
-  static __device__ void finish(const HalfProduct& h, Shared& shared) {
+  static DEVICE void finish(const HalfProduct& h, Shared& shared) {
     auto& own = shared.own;
     if (kTwice || !is_masked(h.p)) return;
     auto meet = [] { meet_exactly<kExactThreads>(); };
@@ -2651,12 +2651,12 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 // ---- Pairs: split-K through memory.
 
 // Leaves sums for a tile's last split or next chain: 128 of each thread, by fours, `step` float4 apart.
-__device__ inline void leave_sums(const float* sum, float4* at, int64_t step) {
+DEVICE void leave_sums(const float* sum, float4* at, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
 // Adds those of `parts` splits, in their order. parts: by reference, which takes no register.
-__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
+DEVICE void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += (kTileEdge - kBlock) * kTileEdge / 4)   // other warpgroups' are between
     UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all are on their way before one is added
@@ -2668,7 +2668,7 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
 // ---- Pairs: the epilogue, writing a tile, or leaving its sums.
 
 // Writes 64 x 128 of C. A warp's stores fill sectors of 32 bytes: eight columns of a row, by pairs, or eight rows of a column-major C.
-__device__ inline void write_rows(const Product& p, int batch, int row, int col, const float (&total)[64]) {
+DEVICE void write_rows(const Product& p, int batch, int row, int col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = col + lane % 4 * 2;
@@ -2704,7 +2704,7 @@ __device__ inline void write_rows(const Product& p, int batch, int row, int col,
 // Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next or, behind the last, writes
 // C. A tile's last split adds those of the others, in order, so that results repeat; all have begun before it: see SplitTiles.
 template <bool kChains>
-__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
+DEVICE void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   const Product& p = h.p;
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of a warpgroup, float4 of a tile
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * block_rank_in_cluster() + group;   // in blocks
@@ -2766,27 +2766,27 @@ struct Pairs {
   };
 
   // None, if the only product needs the fallback.
-  static __device__ bool has_work(const PairsProduct& h) {
+  static DEVICE bool has_work(const PairsProduct& h) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
   }
   // Of a batch a fallback may have been computed in part: product_behind writes it.
-  static __device__ bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
+  static DEVICE bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
   }
-  static __device__ int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
+  static DEVICE int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
     Memory& own = shared.own;   // where load finds them
     own.tile = tile;
     own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
     return 0;
   }
-  static __device__ float* result(const PairsProduct& h, int batch) { return c_of<float>(h.p, batch); }
-  static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
-  static __device__ void prepare(const PairsProduct&, Shared&) {}
-  static __device__ void finish(const PairsProduct&, Shared&) {}
-  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&) {}
+  static DEVICE float* result(const PairsProduct& h, int batch) { return c_of<float>(h.p, batch); }
+  static DEVICE const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
+  static DEVICE void prepare(const PairsProduct&, Shared&) {}
+  static DEVICE void finish(const PairsProduct&, Shared&) {}
+  static DEVICE void own_role(const PairsProduct&, Shared&, const ClusterTile&) {}
 
-  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
+  static DEVICE void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, int) {
     constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     Memory& own = shared.own;
@@ -2852,15 +2852,15 @@ struct Pairs {
     uint32_t base;   // of a pointer the compiler would make this address anew each time
     int group;
 
-    __device__ BlockHead head(int stage, int block) const {
+    DEVICE BlockHead head(int stage, int block) const {
       return load_shared<BlockHead>(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (2 * stage + block));
     }
-    __device__ uint64_t operand(int stage, int offset) const {
+    DEVICE uint64_t operand(int stage, int offset) const {
       return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
     // Waits for it.
-    __device__ int next_stage(Pipeline<kStages>& at) const {
+    DEVICE int next_stage(Pipeline<kStages>& at) const {
       const int stage = at.stage;
       barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, at.parity);
       at.advance();
@@ -2868,14 +2868,14 @@ struct Pairs {
     }
     // Waits for X and the first half of Y. Returns the k-block's flags and, from bit 17 on, four bits each, the stages of Y's first half, X
     // and, later, Y's second half: in one register, since sums leave few.
-    __device__ int next_k_block(Pipeline<kStages>& at) const {
+    DEVICE int next_k_block(Pipeline<kStages>& at) const {
       const int y_stage = next_stage(at);
       const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + 4 * y_stage);
       return flags | y_stage << 17 | next_stage(at) << 21;
     }
 
     // This warp is done with it: tells both CTAs.
-    __device__ void release(int stage) const {
+    DEVICE void release(int stage) const {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
       if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
@@ -2884,7 +2884,7 @@ struct Pairs {
 
   // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once, if it can while tensor cores are at work.
   template <int kHalf, typename Meanwhile>
-  static __device__ void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
+  static DEVICE void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
     const int x_stage = k_block >> 21 & 15, y_stage = k_block >> (17 + 8 * kHalf) & 15;
     if (!(k_block & kHasX << view.group && k_block & kHasY * 3 << 2 * kHalf)) {
       meanwhile();
@@ -2924,7 +2924,7 @@ struct Pairs {
   }
 
   // The tile would take registers: it is read behind each chain, from the queue's place that the flags have.
-  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
+  static DEVICE void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
     int k_block, next;
@@ -3057,7 +3057,7 @@ constexpr int kMirrorThreads = 256;
 
 // Copies a block's elements below the diagonal to the place opposite, kNear neighbours at once; of more than one all are below.
 template <int kNear, typename Word, int kPitch>
-__device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
+DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
   using Vector = AlignedArray<Word, kNear>;
   constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
   auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };

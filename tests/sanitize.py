@@ -88,8 +88,8 @@ COPIED = {  # for a tool: what becomes of what, besides
         ),
         # and the barrier of the exact path: half precision's consumers meet at an mbarrier, where other warps are about
         (
-            "template <int kThreads>\n__device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }",
-            "__shared__ uint64_t meeting;\ntemplate <int kThreads>\n__device__ inline void meet_exactly() {\n"
+            "template <int kThreads>\nDEVICE void meet_exactly() { named_barrier_sync<kThreads>(0); }",
+            "__shared__ uint64_t meeting;\ntemplate <int kThreads>\nDEVICE void meet_exactly() {\n"
             "  if (blockDim.x == kThreads) return __syncthreads();\n"
             "  const uint64_t state = cuda::ptx::mbarrier_arrive(&meeting);\n"
             "  while (!cuda::ptx::mbarrier_try_wait(&meeting, state)) {}\n}",

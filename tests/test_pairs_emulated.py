@@ -220,7 +220,7 @@ def run(model, tmp_path_factory):
         model._CUDA_SCHEDULE,
         model._CUDA_ELEMENTS.replace(constant_chain, "int kChain;"),
         model._CUDA_PACKED,
-        cut(packing, "__device__ inline float power_of_two(int exponent)", "// ---- Packing: the kernel."),
+        cut(packing, "DEVICE float power_of_two(int exponent)", "// ---- Packing: the kernel."),
         cut(packing, "// What has become of a launch, beside its number", "// Of this launch, while it packs"),
         CUDA,
         BULK,
