@@ -461,7 +461,7 @@ QUEUE = r"""
 #include <random>
 #include <thread>
 #include <vector>
-#define __device__
+#define DEVICE
 inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
   return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
 }
