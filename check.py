@@ -356,12 +356,14 @@ class Contender(contextlib.ExitStack):
     def stands(self):
         """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has
         called vfork, while the new process stands; a process with such a thread is never reported as stopped, and others of it run on."""
-        for number in (str(self.process.pid), *filter(str.isdigit, os.listdir("/proc"))):  # the child first: it tells soonest
+        for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):  # the child first: it tells soonest
             runs = False
-            with contextlib.suppress(OSError):  # where a thread ends meanwhile, it has run until now
-                if runs := os.getpgid(int(number)) == self.process.pid:
+            try:  # noqa: SIM105 (hundreds of processes at each request: suppress() takes half as long again)
+                if runs := os.getpgid(number) == own:
                     threads = Path(f"/proc/{number}/task").iterdir()
                     runs = any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in threads)
+            except OSError:  # where a thread ends meanwhile, it has run until now
+                pass
             if runs:
                 return False
         return True
