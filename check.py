@@ -201,14 +201,13 @@ class Child:
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
             for each in blocks + [block(size) for size in free]:
                 each.fill_(255)
-            torch.cuda.synchronize(self.device)
         else:
             # Freed memory often comes back from the system as zeros: torch's debugging aid fills every new tensor, which takes time.
             torch._C._set_deterministic_algorithms(not timed, warn_only=True)
         return {}
 
     def calls(self):
-        """The calls, one after the other; says where their results lie, or what is wrong with them, while the GPU is at work."""
+        """The calls, one after the other: where their results lie, or what is wrong with them. A GPU may be at work still."""
         call = getattr(self, self.mode)
         start, *ends = self.marks
         with torch.enable_grad():
@@ -222,8 +221,7 @@ class Child:
                     answer = error
                 end.record()
                 self.answers.append(answer)
-        yield {"calls": list(map(self.locate, self.answers, self.shapes, self.operands, self.places))}
-        torch.get_device_module(self.device).synchronize(self.device)
+        return {"calls": list(map(self.locate, self.answers, self.shapes, self.operands, self.places))}
 
     def times(self):
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
@@ -274,15 +272,14 @@ class Child:
 
 
 def serve(channel, **_):
-    """Answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
+    """Answers each request, a line of JSON, with another one, and an empty line when a GPU has done it, too."""
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
             request = json.loads(line)
             try:
-                said = getattr(child, request.pop("do"))(**request)
-                for answer in [said] if isinstance(said, dict) else said:
-                    print(json.dumps(answer), file=done, flush=True)
+                print(json.dumps(getattr(child, request.pop("do"))(**request)), file=done, flush=True)
+                torch.get_device_module(child.device).synchronize(child.device)
             except BaseException as error:  # SystemExit too
                 print(json.dumps({"raises": describe(error)}), file=done)
             print(file=done, flush=True)
@@ -567,11 +564,10 @@ class Run:
             self.random.shuffle(laid)
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
-        inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
+        inputs = [places[n : n + count] for n in range(0, len(places), count)]
         # Who leaves gradients out need not be able to record any
-        others = [call.other * (not timed and (self.gradients or call.way % 2 == 0)) for call in calls]
-        how = {"mode": calls[0].mode, "timed": timed, "ways": [(call.way, other) for call, other in zip(calls, others, strict=True)]}
-        contender.ask("prepare", limit, shapes=shapes, inputs=inputs, **how)
+        ways = [(call.way, call.other * (not timed and (self.gradients or call.way % 2 == 0))) for call in calls]
+        contender.ask("prepare", limit, mode=calls[0].mode, timed=timed, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
         views = [contender.slab.view(self.dtype, *place) for place in places]
         contender.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
         for X, view in zip(operands, views, strict=True):  # while the child stands still
@@ -583,16 +579,14 @@ class Run:
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
             raise contender.fault("'s process does not answer for each call")
+        took, results = time.perf_counter() - begun, {}
         # Any may be taken first, so all has to be there when the child says so; but a GPU's clock runs until the first result is here.
-        order, results = self.random.sample(range(len(calls)), len(calls)), {}
-        for n in order[: self.cuda]:
+        for n in self.random.sample(range(len(calls)), len(calls)):
             results[n] = self.take(contender, calls[n], said[n])
             self.wait()
-        took = time.perf_counter() - begun
-        if self.cuda:
-            contender.stop()
-        results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}
-        self.wait()
+            if self.cuda and len(results) == 1:
+                took = time.perf_counter() - begun
+                contender.stop()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
         for n, (X, view) in enumerate(zip(operands, views, strict=True)):
