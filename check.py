@@ -3,7 +3,7 @@
 It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but 17, sizes to twice --size, ordinary and hard
 numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
 reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
-ratio, or `WRONG: ...`.
+ratio, or `WRONG: ...`. docs/judge.md has the rest. It is a judge and no sandbox: a child runs as you.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
@@ -11,9 +11,6 @@ ratio, or `WRONG: ...`.
 
 Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
 reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
-
-An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
-docs/judge.md has the rest. It is a judge and no sandbox: a child runs as you.
 """
 
 import argparse
@@ -32,7 +29,6 @@ import random
 import select
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -114,7 +110,6 @@ class GpuMemory:
         return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=interface), device=device)
 
     def close(self):
-        """Gives back what open() has mapped."""
         while self.opened:
             self.call("cuIpcCloseMemHandle", ctypes.c_uint64(self.opened.popitem()[1]))
 
@@ -512,7 +507,7 @@ class Run:
 
     def probe(self):
         """Seconds that next to nothing takes on the GPU."""
-        return statistics.median(timeit.repeat(lambda: (self.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))
+        return sorted(timeit.repeat(lambda: (self.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
 
     def wait_for_a_quiet_gpu(self):
         """A solution that leaves work behind would slow the reference down, or compute before the clock runs."""
@@ -556,8 +551,7 @@ class Run:
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
-        # The child expands a G of few values.
-        operands = [X if X.is_contiguous() else X[tuple(slice(None if s else 1) for s in X.stride())] for X in operands]
+        operands = [X[tuple(slice(None if s else 1) for s in X.stride())] for X in operands]  # the child expands a G of few values
         count = len(calls[0].inputs)
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
@@ -649,28 +643,26 @@ class Run:
     def calls_to_judge(self):
         """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
         drawn, cuda, size, batches = (self.random, self.problem, self.most), self.cuda, self.options.size, self.options.batches
-        kinds = ("uniform", "normal", "mixed", "uniform")
+        kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.problem.inverse
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else (300,)) for name in self.hard]
         calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in self.hard if batches]
         calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
-        several = some_batches(4 * (batches or self.problem.inverse), *drawn)
-        calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in several]
+        calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in some_batches(4 * many, *drawn)]
         again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)]
         again = again * 2 + self.random.sample(near, 7)
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
-            dims += some_batches((8 if cuda else 4) * (batches or self.problem.inverse), *drawn)
+            dims += some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             more = max(7, len(GRADIENTS) - 6 - len(made))  # and six below: each of GRADIENTS has its turn
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
-            several = some_batches(3 * (batches or self.problem.inverse), *drawn)
-            again += [self.call("normal", each, "gradients", kind=7) for each in several]
+            again += [self.call("normal", each, "gradients", kind=7) for each in some_batches(3 * many, *drawn)]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
         for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):
@@ -803,9 +795,9 @@ class Stopwatch:
 
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
-        outside = [(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests]
+        outside = spread([(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests])
         inside = spread([us for _, _, each in requests for us in each] or [0.0])
-        told = {"outside_us": statistics.median(outside), "inside_us": inside["median_us"], "inside": inside}
+        told = {"outside_us": outside["median_us"], "inside_us": inside["median_us"], "inside": inside}
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
     def settle(self, reference, solution):
@@ -932,8 +924,7 @@ def judge(run, texts):
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
-            older = [warden.pid, run.reference.process.pid]
-            begin(run, stack, "solution", texts["solution"], arguments, others=older, **kept)
+            begin(run, stack, "solution", texts["solution"], arguments, others=[warden.pid, run.reference.process.pid], **kept)
             judge_values(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()

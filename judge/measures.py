@@ -221,9 +221,7 @@ EXTREME = {  # about the ends of float32's range: for no other type
     "denormals and 1e10": partial(Draw.about, scales=(1e-39, 1e10)),
 }
 SEEMINGLY_UNIFORM = {  # to whoever samples: a few entries of either sign, or a line, are not
-    "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape).where(
-        draw.uniform(*shape) * math.prod(shape) > 16, 128 * draw.uniform(*shape) - 64
-    ),
+    "uniform, large entries": lambda draw, n, *_: draw.uniform(*n).where(draw.uniform(*n) * math.prod(n) > 16, 128 * draw.uniform(*n) - 64),
     "uniform, one small line": Draw.apart,
 }
 HARD = {
