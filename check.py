@@ -161,7 +161,6 @@ class Child:
         self.gpu = GpuMemory() if self.cuda else None
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()
-        # What stands where an older input did is the same tensor, as a weight that is changed in place
         kinds = (torch.as_tensor, torch.nn.Parameter)
         self.operand = functools.lru_cache(32)(lambda leaf, at, *shape: kinds[leaf](self.slab.view(self.dtype, shape, at).data))
         return {"guard": GUARD}
@@ -196,9 +195,8 @@ class Child:
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
             for each in blocks + [block(size) for size in free]:
                 each.fill_(255)
-        else:
-            # Freed memory often comes back from the system as zeros: torch's debugging aid fills every new tensor, which takes time.
-            torch._C._set_deterministic_algorithms(not timed, warn_only=True)
+        else:  # freed memory often comes back from the system as zeros
+            torch._C._set_deterministic_algorithms(not timed, warn_only=True)  # torch's debugging aid: fills every new tensor
         return {}
 
     def calls(self):
@@ -228,12 +226,10 @@ class Child:
     def gradients(self, *operands):
         *operands, G = operands
         found, (way, other) = [], next(self.ways)
-        lies, alone = divmod(way, 2)
-        # Column by column, as where C.mT is used; or of padded rows, as where C is a part of something, and not its first
+        lies, alone = divmod(way, 2)  # see GRADIENTS
         G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (1, 0))[..., 1:] if lies else G
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             given = [X if any(X is Y for Y in wanted) else X.detach() for X in operands]
-            # A weight, or what layers before have made: no leaf, and held by nobody else
             C = self.model(*(X if X.requires_grad and not other >> n & 1 else X.clone() for n, X in enumerate(given)))
             if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
                 self.model(*(X / 2 for X in operands))
@@ -310,7 +306,6 @@ class Contender(contextlib.ExitStack):
         super().__init__()
         self.who, self.path, self.slab, self.relayed, self.printed = who, path, slab, 0, b""
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        # Sockets, for nobody takes back what is written there. The channel's other end is closed here, so that it tells of an end
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
         spec = {"judge": os.getpid(), "others": others, "folder": tempfile.mkdtemp(dir=folder), "channel": other.fileno()}
@@ -321,7 +316,7 @@ class Contender(contextlib.ExitStack):
         self.callback(self.send, signal.SIGKILL)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
-        other.close()
+        other.close()  # so that the channel tells of an end
         # An exec tells of itself before the new process is dumpable, which the judge is not: till then it takes root to open its memory.
         any(os.access(f"/proc/{self.process.pid}/mem", os.W_OK) or time.sleep(1e-3) for _ in range(int(STOPPING / 1e-3)))
         self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # while nothing has closed it
@@ -332,7 +327,6 @@ class Contender(contextlib.ExitStack):
             os.killpg(self.process.pid, number)
 
     def wait(self, seconds):
-        """How the child has ended, if it does so in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
 
@@ -528,7 +522,6 @@ class Run:
         say(f"{verdict:<6} {name}: {detail}")
 
     def table(self):
-        """The rows so far, a line for each kind of input."""
         line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
         say("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
         for name in (n + suffix for suffix, _ in MODES.values() for n in DISTRIBUTIONS):
@@ -559,7 +552,6 @@ class Run:
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs = [places[n : n + count] for n in range(0, len(places), count)]
-        # Who leaves gradients out need not be able to record any
         ways = [(call.way, call.other * (not timed and (self.gradients or call.way % 2 == 0))) for call in calls]
         contender.ask("prepare", limit, mode=calls[0].mode, timed=timed, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
         views = [contender.slab.view(self.dtype, *place) for place in places]
@@ -574,11 +566,10 @@ class Run:
         if not isinstance(said, list) or len(said) != len(calls):
             raise contender.fault("'s process does not answer for each call")
         took, results = time.perf_counter() - begun, {}
-        # Any may be taken first, so all has to be there when the child says so; but a GPU's clock runs until the first result is here.
-        for n in self.random.sample(range(len(calls)), len(calls)):
+        for n in self.random.sample(range(len(calls)), len(calls)):  # any may be the first, so all has to be there
             results[n] = self.take(contender, calls[n], said[n])
             self.wait()
-            if self.cuda and len(results) == 1:
+            if self.cuda and len(results) == 1:  # a GPU's clock runs until then
                 took = time.perf_counter() - begun
                 contender.stop()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
@@ -672,12 +663,11 @@ class Run:
         return calls
 
     def groups(self, calls):
-        """The calls of each request: a random number of one mode, as many as the slab holds."""
+        """The calls of each request: a random number of one mode, as many as half a slab holds: what is made of them needs room as well."""
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
                 group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
-                # What is made of the inputs needs room as well.
                 while waiting and len(group) < most and sum(call.nbytes for call in (*group, waiting[-1])) <= self.slab.size // 2:
                     group.append(waiting.pop())
                 yield group
@@ -751,7 +741,6 @@ class Stopwatch:
             self.peak = 2e3 * kilohertz * width / 8 or math.inf  # two words a clock
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
-        # What a request takes besides its calls: the reference's clock can be believed, and few calls let nothing grow with their number.
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
@@ -810,15 +799,13 @@ class Stopwatch:
         clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
-        # Of the reference the least counts, by either clock (its own can be believed); where others use the machine, the quiet calls.
-        best = min(t["us"] for t in references)
+        best = min(t["us"] for t in references)  # by either clock: the reference's own can be believed
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
     def judge(self):
-        """Times the solution in turns with the reference, and says what was found."""
         run, what = self.run, MODES[self.mode][1]
         run.progress(f"timing, {what}")
         times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))

@@ -129,7 +129,6 @@ class Draw:
         self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
 
     def decades(self, span, *shape):
-        """10^U(-span, span)"""
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
     # Distributions: each makes A, or B where `second` is 1; what the problem does not read is masked away afterwards. A result has sums of
@@ -374,19 +373,16 @@ class Truth:
         return off.where(self.keep(torch.ones_like(C)) != 0, torch.where(masked, 0.0, math.inf))
 
     def bound(self, reference_worst):
-        """What the worst componentwise error may be."""
         return max(self.least, min(2 * reference_worst, self.most))
 
 
 def worst_of(errors):
-    """The largest error and its coordinates."""
     first = int(errors.argmax())  # torch.unravel_index would import sympy, half a second, and nonzero() take 16 bytes an element
     at = tuple(first // math.prod(errors.shape[n + 1 :]) % size for n, size in enumerate(errors.shape))
     return float(errors[at]), at
 
 
 def located(X, at):
-    """An element, as a reader looks for it."""
     return f"[{', '.join(map(str, at))}] = {float(X[at]):.9g}"
 
 
