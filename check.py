@@ -340,8 +340,7 @@ class Contender(contextlib.ExitStack):
         self.relay()
 
     def stands(self):
-        """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has
-        called vfork, while the new process stands; a process with such a thread is never reported as stopped, and others of it run on."""
+        """Whether each thread of the process group stands, or sleeps in the kernel, as in vfork, and will stand before it runs on."""
         for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):  # the child first: it tells soonest
             runs = False
             try:  # noqa: SIM105 (hundreds of processes at each request: suppress() takes half as long again)
@@ -409,8 +408,7 @@ class Contender(contextlib.ExitStack):
                 tell(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
     def fetch(self, result, shape, dtype):
-        """Moves a result out of the child's memory, and leaves NaN: it is its caller's, and nothing may count on what stands there. Where
-        the child says that it lies is checked as far as it has to be true."""
+        """Moves a result out of the child's memory, and leaves NaN. Where it is said to lie is checked as far as it has to be true."""
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         if min(offset, *strides) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):  # a buffer's part
@@ -825,12 +823,11 @@ class Stopwatch:
 
 
 def number(kind, least, most):
-    what = "a whole number" if kind is int else "a number of seconds"
-
     def parse(text):
         with contextlib.suppress(ValueError):
             if least <= (value := kind(text)) <= most:
                 return value
+        what = "a whole number" if kind is int else "a number of seconds"
         raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
 
     return parse

@@ -19,7 +19,6 @@ LEFT_OPEN = {  # what a process could do without each of these
 }
 MACHINE = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}.get(os.uname().machine)  # seccomp
 # System calls, here and below each with its numbers on x86_64 and aarch64. A filter sees numbers and arguments, not what pointers point to.
-# Mounts and clocks want capabilities, which are given up.
 LIMITS = """prlimit64 302 261 sched_setaffinity 203 122 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118
     move_pages 279 239 migrate_pages 256 238"""
 REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
@@ -51,8 +50,7 @@ def filter_program(own, beyond):
         # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK: who loses one is sent SIGCONT
         "ioctl 16 29": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
         "clone 56 220": [first, (any_bit, 0, 1, FLAGS), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
-        # SO_LINGER: whoever drops the last reference to such a socket waits, and one can be sent to the judge
-        "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],
+        "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],  # SO_LINGER, of a socket sent to the judge
         "prctl 157 167": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, of SIGCONT
         "setsid 112 157 setpgid 109 154": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
         "clone3 435 435": [missing],  # its callers turn to clone, whose flags are no pointer
@@ -75,8 +73,7 @@ def restrict_calls(own, beyond):
 
 
 def restrict_files():
-    """Landlock: its version, or 0. Only build folders and a temporary one can be written; devices take ioctl where they have to (version
-    5); signals stay among descendants (version 6)."""
+    """Landlock: its version, or 0. Only build folders and a temporary one can be written; from version 5 on ioctl, 6 signals as well."""
     version = LIBC.syscall(444, 0, 0, 1)
     if version < 2:
         return 0

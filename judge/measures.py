@@ -94,8 +94,7 @@ def some_sizes(random, most):
 
 
 def sizes_about_multiples(random, most):
-    """For each power of two an odd multiple of it, or one more: the last tile, block or cluster of any kernel is full there, or has a
-    single row."""
+    """For each power of two an odd multiple of it, or one more: the last tile of any kernel is full there, or has a single row."""
     powers = [1 << p for p in range(3, most.bit_length())]
     return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + random.choice((0, 1)) for p in powers]
 
@@ -152,8 +151,7 @@ class Draw:
         return X
 
     def cholesky(self, shape, *_):
-        """The factor L of the Gram matrix of the kernel 1 / (1 + d^2), whose pivots fall to the 1e-8 that keeps it positive definite. It
-        has no exp, since that of a CPU has been off by 3e-9 in one of two threads."""
+        """The factor of a Gram matrix whose pivots fall to the 1e-8 that keeps it positive definite. No exp: a CPU's is off by 3e-9."""
         x = self.uniform(max(shape)).cpu().sort().values
         gram = 1 / (1 + ((x[:, None] - x) / 0.1) ** 2)
         L = torch.linalg.cholesky(gram.fill_diagonal_(1 + 1e-8))
@@ -189,8 +187,8 @@ class Draw:
 
 
 def dominant(X, dtype):
-    """L whose inverse is of ordinary size: a row of X over its number or, for chains of many terms, elements over squared distances to the
-    diagonal; and there the sum of what stands before it, so that no element of a column of |L^-1| is above the one on the diagonal."""
+    """L whose inverse is of ordinary size: a row of X over its number, or elements over squared distances to the diagonal; and there the
+    sum of what stands before it."""
     at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
     before = L.abs().sum(-1)
