@@ -278,8 +278,6 @@ def serve(channel, **_):
 
 # ==== 3. The judge's side of a child ====
 
-say = functools.partial(print, flush=True)
-
 ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
@@ -291,7 +289,7 @@ DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a re
 def tell(what):
     """On standard error. What cannot be written there, nobody reading it or its disk being full, costs no verdict."""
     with contextlib.suppress(OSError):
-        say(what, file=sys.stderr)
+        print(what, file=sys.stderr)
 
 
 def printable(text, most=400):
@@ -517,11 +515,11 @@ class Run:
         self.checks.append({"name": name, "verdict": verdict, "detail": detail})
         if verdict == "WRONG":
             self.findings.setdefault(name, detail)
-        say(f"{verdict:<6} {name}: {detail}")
+        print(f"{verdict:<6} {name}: {detail}")
 
     def table(self):
         line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
-        say("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
+        print("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
         for name in (n + suffix for suffix, _ in MODES.values() for n in DISTRIBUTIONS):
             if rows := [row for row in self.rows if row["input"] == name]:
                 largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
@@ -530,10 +528,10 @@ class Run:
                 wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
                 unjudged = sum(row.get("unjudged", 0) for row in rows)
                 verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
-                say(line(name, len(rows), largest, *numbers, verdict))
+                print(line(name, len(rows), largest, *numbers, verdict))
                 for detail in [*wrong[:EXAMPLES], *[f"... and {len(wrong) - EXAMPLES} more"] * (len(wrong) > EXAMPLES)]:
-                    say(f"    {detail}")
-        say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
+                    print(f"    {detail}")
+        print(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
     # ---- Requests. ----
 
@@ -814,9 +812,10 @@ class Stopwatch:
             mine, inside = times[who], times[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
             told = f"by its own clock {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
-            say(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
+            print(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
         shown = ratio(times) if times["ratio"] else "no ratio, because --seed repeats a run"
-        say(f"       {what:<20} {shown}, by {'its own clock' if times['clock'] == 'inside' else 'the time from outside, for they differ'}")
+        clock = "its own clock" if times["clock"] == "inside" else "the time from outside, for they differ"
+        print(f"       {what:<20} {shown}, by {clock}")
 
 
 # ==== 6. Command line ====
@@ -883,7 +882,7 @@ def begin(run, stack, who, text, arguments=None, **others):
     if (found := answer.get("class", "nothing")) not in classes:
         missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
-    say(f"{who:<10}{printable(contender.path)}: {found}")
+    print(f"{who:<10}{printable(contender.path)}: {found}")
     if contender.printed:
         run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
         contender.printed = b""
@@ -940,12 +939,12 @@ def referee(options):
     number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
     sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
-    say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
+    print(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
+    print(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
     told = sentence(run, calls)
-    say(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
+    print(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
     kept = True
     if options.json:
         record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
@@ -957,11 +956,11 @@ def referee(options):
             with open(f"{options.json}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
                 f.write(json.dumps(record, indent=1) + "\n")
             os.replace(f.name, options.json)  # so that nobody ever reads half a file
-            say(f"wrote {options.json}")
+            print(f"wrote {options.json}")
         except OSError as error:  # the verdict stands all the same
             kept = False
             tell(f"check.py: --json {options.json}: cannot be written ({error})")
-    say(told)
+    print(told)
     return 1 if run.findings else 0 if kept else 2
 
 
@@ -1005,5 +1004,5 @@ if __name__ == "__main__":
     while os.open(os.devnull, os.O_RDWR) < 3:  # what is closed would be a slab's number, which a child has for its own
         pass
     if sys.stdout:  # None where it is closed
-        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     sys.exit(serve(**CHILD) if CHILD else main())

@@ -63,15 +63,6 @@ def filter_program(own, beyond):
     return [*words, allow]
 
 
-def restrict_calls(own, beyond):
-    """seccomp: whether this system has it."""
-    if MACHINE is None:
-        return False
-    words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(own, beyond)]
-    program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(code := (ctypes.c_uint64 * len(words))(*words)))
-    return LIBC.syscall(MACHINE[2], 1, 4, program) == 0 and bool(code)  # 4: the processor's speculation stays as it is
-
-
 def restrict_files():
     """Landlock: its version, or 0. Only build folders and a temporary one can be written; from version 5 on ioctl, 6 signals as well."""
     version = LIBC.syscall(444, 0, 0, 1)
@@ -110,8 +101,13 @@ def guard(judge, others, folder):
         f.write("1000")  # where memory runs out, it is not the judge that goes
     LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no exec gives any capability back
     dropped = LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
-    beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # where process ids have begun anew since
-    return {"capabilities": dropped, "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
+    landlock, seccomp = restrict_files(), False
+    if MACHINE:
+        beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # where process ids have begun anew since
+        words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]
+        program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(code := (ctypes.c_uint64 * len(words))(*words)))
+        seccomp = LIBC.syscall(MACHINE[2], 1, 4, program) == 0 and bool(code)  # 4: the processor's speculation stays as it is
+    return {"capabilities": dropped, "landlock": landlock, "seccomp": seccomp}
 
 
 def end_groups(folder):
