@@ -202,12 +202,11 @@ class Child:
     def calls(self):
         """The calls, one after the other: where their results lie, or what is wrong with them. A GPU may be at work still."""
         call = getattr(self, self.mode)
-        start, *ends = self.marks
         with torch.enable_grad():
             for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
-            start.record()
-            for operands, end in zip(self.operands, ends, strict=True):
+            self.marks[0].record()
+            for operands, end in zip(self.operands, self.marks[1:], strict=True):
                 try:
                     answer = call(*operands)
                 except BaseException as error:  # SystemExit too: the solution may not end the child
@@ -252,8 +251,7 @@ class Child:
         for name, X, shape in zip(self.names, answer, shapes, strict=False):
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
-            wanted = {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}
-            for what, y in wanted.items():
+            for what, y in {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}.items():
                 if (x := list(X.shape) if what == "shape" else getattr(X, what)) != y:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
             if self.at <= X.data_ptr() < self.at + self.slab.size:
@@ -721,16 +719,15 @@ class Stopwatch:
     def __init__(self, run, mode):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
         run.progress(f"timing the reference, {mode}")
-        kind = run.device.type
-        self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
-        self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
+        self.run, self.mode, self.most, self.fixed, self.target = run, mode, 2, 0.0, REQUEST_SECONDS[run.device.type]
+        self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
         sample = run.call("uniform", run.dims, mode)
         (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)  # its first call, the slowest
         examined = min(timeit.repeat(lambda: (run.examine(sample, results), run.wait()), number=1, repeat=2))
         made = sum(X.nbytes for X in results)
         read = zip(sample.inputs, run.problem.keeps, strict=False)  # of a triangle half
         self.bytes = made + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
-        most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
+        most = min(MOST_CALLS[run.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         self.peak, self.cache = math.inf, 0  # bytes a second that memory gives at most, and bytes that a cache may hold instead
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             kilohertz, width, self.cache = (GpuMemory().attribute(n, run.device) for n in (36, 37, 38))

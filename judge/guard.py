@@ -111,8 +111,7 @@ def guard(judge, others, folder):
 
 
 def end_groups(folder):
-    """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended. And
-    removes the folder that they have filled, deeper than Python's own would go, or closed."""
+    """Ends the process groups that standard input names once nobody can write there any more, and removes the folder they have filled."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
     for group in sys.stdin.read().split():
         with contextlib.suppress(OSError):

@@ -130,8 +130,7 @@ class Draw:
     def decades(self, span, *shape):
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
-    # Distributions: each makes A, or B where `second` is 1; what the problem does not read is masked away afterwards. A result has sums of
-    # shape[0] terms, of transposed_a too.
+    # Distributions: each makes A, or B where `second` is 1, before what is not read is masked away. Results are sums of shape[0] terms.
 
     def identity(self, shape, *_):
         return torch.eye(*shape, dtype=torch.float64, device=self.device)
@@ -239,9 +238,8 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
-    """dC, of a kind: 0 as ever; 1 some rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
-    row, or a column; 5 zero where C is, and in places, whole rows too; 6 of one sign; 7 the same in all of a batch, as after C.sum(0),
-    which may be so of others, too, but where `way` is 0, as of timed calls. Every other one is negative."""
+    """dC, of a kind: 0 as ever; 1 some rows of many scales; 2 of ones; 3 of one value, often small; 4 of one a row, or a column; 5 zero
+    where C is, and in places, whole rows too; 6 of one sign; 7 the same in all of a batch, as others may be where `way` is not 0."""
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
     if kind in (2, 3, 4):  # expanded

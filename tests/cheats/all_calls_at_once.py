@@ -22,9 +22,9 @@ def calls(self):
     if self.at_once:
         A, B = (torch.stack(each) for each in zip(*self.operands, strict=True))
         torch.bmm(A, B, out=self.C).tril_()
-        yield self.said
+        return self.said
     else:
-        yield from real_calls(self)
+        return real_calls(self)
 
 
 Child.prepare, Child.calls, Child.times = prepare, calls, lambda self: {"us": []}
