@@ -1001,5 +1001,5 @@ if __name__ == "__main__":
     while os.open(os.devnull, os.O_RDWR) < 3:  # what is closed would be a slab's number, which a child has for its own
         pass
     if sys.stdout:  # None where it is closed
-        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=not CHILD)
     sys.exit(serve(**CHILD) if CHILD else main())
