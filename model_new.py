@@ -113,17 +113,17 @@ struct Product {
 struct Gpu {
   int sms, major;               // 9 of compute capability 9.0
   struct CUstream_st* stream;   // a cudaStream_t, which all kernels of a call go to
-  void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory that goes to later work of this stream alone
+  void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory, given later to work of this stream alone
 };
 
 // How a product of the Hopper kernel went, in device memory.
 struct Control {
-  int fallback;   // set by packing if pairs of fp16 cannot hold a block: the fallback then computes the product
+  int fallback;   // set by packing if pairs of fp16 cannot hold a block: product_behind then computes the product
   int outliers;   // elements that packing lists, too small beside the largest of their block
 };
 
 enum Kernel : int { kExactKernel, kTf32Kernel, kHalfKernel, kMmaKernel, kHopperKernel };
-[[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
+constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
 """
 
 _CUDA_LAUNCHERS = r"""
@@ -136,27 +136,27 @@ Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 // The operands that a kernel cannot read as they are: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
-// Whether a symmetric 16-bit product, whose opposite elements have the same sums, is computed whole, and not half of it, stored twice:
-// where that takes no longer, measured on an H200.
+// Whether a symmetric 16-bit product is computed whole, and not half of it, stored twice (the bits are the same): where that takes no
+// longer, measured on an H200.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
 // Raises a Python error, if this is one. Hidden: other libraries may have a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on the current device, `gpu`. Near the begin of the Hopper kernel's workspace stands each product's Control.
+// Launches on the current device, `gpu`. The Hopper kernel's workspace has each product's Control near its begin.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
-// Rows 64 `row` on, 64 at most, of p.c, the inverse of p.x, float32 or float64; see invert_rows.
+// Rows 64 `row` to 64 `row` + 63 of p.c, the inverse of the lower p.x, float32 or float64: see invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, which left both packed in their workspace, `kept`. False, and
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, which left both packed in `kept`, their workspace. False, and
 // nothing is launched, if such a workspace has not so many bytes.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
 #
-# Tiles differ in length, the k that they sum, by up to N / edge. The longest come first, so that no SM works on alone for long.
+# Tiles differ in length, the k that they sum. The longest come first, so that no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
 
@@ -180,7 +180,7 @@ DEVICE int triangle_root(int q) {
 template <typename F>
 DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
   uint32_t rest = number;   // 0, if there are none
-  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // a division each; most batches, of one dimension, need none
+  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // a division each; most batches need none
     const uint32_t size = p.batch_size[d];
     f(d, rest % size), rest /= size;
   }
@@ -199,8 +199,8 @@ DEVICE T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + uin
 
 enum Operand : int { kX, kY };
 
-// Whether an operand's rows, as it is packed, are its k; else they are its lines. Triangles are packed as lower ones, others as they lie;
-// where X's are, Y's are, too: so there are three kinds of products, as there are contractions.
+// Whether the rows of a packed operand are its k; else they are lines. Triangles are packed as lower ones, others as they lie; where X's
+// are k, Y's are, too: so there are three kinds of products, as there are contractions.
 HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   const bool of_x = p.x_side == kFromLine || (!p.x_side && p.y_side != kUpToLine && p.x_row < p.x_col);
   return of_x || (operand == kY && (p.y_side == kFromLine || (!p.y_side && p.y_col < p.y_row)));
@@ -208,7 +208,7 @@ HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
 
 DEVICE bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
 
-// The first k-block of lines from block `line` on that may be on the operand's diagonal; where it has none, beyond all.
+// The first k-block that may be on the diagonal, for lines from block `line` on; without a diagonal beyond all.
 DEVICE int first_on_diagonal(Side side, int line) { return side ? line : int(kMaxSize); }
 
 HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
@@ -219,7 +219,7 @@ HOST_DEVICE bool is_lower(const Product& p) { return p.x_side && p.y_side && has
 // Whether zeros of a mask may meet what is not finite in the other operand.
 HOST_DEVICE bool is_masked(const Product& p) { return p.x_side || p.y_side; }
 
-// Whether half precision stores a symmetric C twice, as kernels of smaller tiles always do; else `mirror` copies it.
+// Whether half precision stores a symmetric C twice, as kernels of smaller tiles do; else `mirror` copies it.
 HOST_DEVICE bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
 // The k that rows [row, row_end) and columns [col, col_end) of C sum: in elements, or in blocks of one size.
@@ -247,16 +247,16 @@ struct TileOrder {
   int rows, cols;   // of one C, in tiles
   Side x, y;
   int c_lower;
-  int edge, depth;   // of a tile, and of all k, in one unit
+  int edge, depth;   // of a tile, and of all k, in units
 
-  // edge: in elements, as `unit` is
+  // edge, unit: in elements
   HOST_DEVICE static TileOrder of(const Product& p, int edge, int unit = 1) {
     return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_side, p.y_side, p.c_lower, edge / unit, ceil_div(p.k, unit)};
   }
   HOST_DEVICE bool masked() const { return x || y; }
   HOST_DEVICE bool both_masked() const { return x && y; }
   HOST_DEVICE bool by_rows() const { return !y; }   // if one operand is triangular
-  // C lower, one operand triangular: whether the longest group has most tiles
+  // C lower, one triangular: whether the longest group has most tiles
   HOST_DEVICE bool falls() const { return by_rows() ? x == kUpToLine : !x && y == kFromLine; }
 
   HOST_DEVICE int64_t count() const { return c_lower ? triangle(rows) : int64_t(rows) * cols; }
@@ -284,11 +284,11 @@ struct TileOrder {
       const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
       const int group = root, in = place - first;
       i = x == kFromLine ? group : in + rows - 1 - group, j = y == kUpToLine ? rows - 1 - group : in;
-    } else if (c_lower) {   // one triangular operand; falling groups are rising ones, from the end
+    } else if (c_lower) {   // one triangular; falling groups are rising ones, from the end
       const int from = falls() ? int(count()) - 1 - place : place, root = triangle_root(from), in = from - int(triangle(root));
       const int line = along(falls() ? rows - 1 - root : root), at = falls() ? root - in : in;
       i = by_rows() ? line : line + at, j = by_rows() ? at : line;
-    } else if (both_masked()) {   // the corner first: so of a symmetric product a tile and the one opposite are split alike
+    } else if (both_masked()) {   // the corner first: so opposite tiles of a symmetric product are split alike
       int group = triangle_root(place / 2);   // the square root, or one less
       group += uint32_t(group + 1) * (group + 1) <= uint32_t(place);
       const int at = place - group * group;
@@ -327,18 +327,18 @@ struct WorkTile {
   }
 };
 
-// How clusters compute tiles, the longest first: all CTAs of one share the k of each of the first ones, half of them that of each of the
-// next ones, and of the rest a CTA has one each. docs/kernel.md has a picture.
+// How clusters compute tiles, the longest first: all CTAs of one share the k of a tile, then half of them, and of the last tiles a CTA has
+// one each. docs/kernel.md has a picture.
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
   uint32_t tiles;          // of one product, if any are shared
   uint32_t cluster_size;   // kMostSplits; or 1, where nothing is shared
-  uint16_t order[kMostClusters];   // of clusters of more than one CTA, as they come: 4 * the first tile + log2 of splits
+  uint16_t order[kMostClusters];   // of clusters, as they come, if tiles are shared: 4 * the first tile + log2 of splits
   int64_t clusters;        // of one product
 
-  // Splits are as short as can be. But each has a start and an end: so two k-blocks at least, and short tiles are not shared; measured on
-  // an H200. There is room for `at_once` clusters, for `first` of them with one CTA an SM.
+  // Splits are short, but two k-blocks at least, since each has a start and an end, and short tiles are not shared; measured on an H200.
+  // There is room for `at_once` clusters, for `first` of them with one CTA an SM.
   static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock), in_k_blocks = TileOrder::of(p, kBlock, block_k);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
@@ -359,7 +359,7 @@ struct SplitPlan {
         while (tile >= end) end += tile_order.tiles_of(++group);
         plan.order[cluster] = uint16_t(4 * tile + log_splits), loads[tile] = length(group) * shares, tile += shares;
       }
-      // The load of clusters that join the first on the SMs falls. So let that of the first ones rise, unless more are to come
+      // The load of clusters that join the first on the SMs falls: let that of the first rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
@@ -391,7 +391,7 @@ struct alignas(16) ClusterTile {
   int row, col, cols;   // its first block, and how many columns of blocks; its rows are Tiles::edge
   int batch;
   int k_begin, k_end;   // the k-blocks [k_begin, k_end) are its, or its split's
-  int corner;           // 0, or 1 or 2: see Tiles::corners
+  int corner;           // 0; or 1 or 2, of two corners
   int split, splits;    // of its k-blocks; set where tiles may be cut
   int place;            // of SplitTiles: of its first split's partial sums
 
@@ -406,7 +406,7 @@ struct alignas(16) ClusterTile {
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, one after the other.
 struct Tiles : TileOrder {
   int batches;
-  int halved;       // so many tiles, the first ones, have two numbers, for the left and the right half of their columns
+  int halved;       // so many tiles, the first, have two numbers, for the left and the right half of their columns
   bool corners;     // whether the last ones are corners: see docs/kernel.md
   int count;        // of numbers
   int splits = 1;   // CTAs of a cluster, which share the k-blocks of a tile
@@ -425,13 +425,13 @@ struct Tiles : TileOrder {
     }
     const Tile place = left >= 0 ? TileOrder::tile(2 * left + 2, 2 * left + 1) : TileOrder::at(tile);
     const int row = place.i * edge, col = place.j * edge + (half && number % 2 ? edge / 2 : 0), cols = half ? edge / 2 : edge;
-    // Of all of C a half sums the whole tile's k: in a symmetric product the tile opposite meets the same Inf. All have a k-block, a right
-    // half beyond the last column, too
+    // Of all of C a half sums the tile's k: in a symmetric product the tile opposite meets the same Inf. All halves have a k-block, one
+    // beyond the last column, too
     if (!half || (both_masked() && !c_lower)) return {row, col, cols, batch, place.k_begin, place.k_end};
     return {row, col, cols, batch, min(first_k(x, y, row, col), depth - 1), end_of_k(x, y, row + edge, col + cols, depth)};
   }
 
-  // The k-block at place `at` of a tile's, from the middle of k on, if it has that, and round at their end.
+  // K-block number `at` of a tile, which begins with that in the middle of k, if it has it, and comes round at its end.
   DEVICE int k_block(const ClusterTile& tile, int at) const {
     const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + at;
     return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
@@ -440,8 +440,8 @@ struct Tiles : TileOrder {
 
 // ---- Schedule: the tiles of Pairs, and their splits.
 
-// Of triangular operands tiles of more than `longest` k-blocks are cut; of dense ones, equally long, the first `cut`. Each split has a
-// number, in order, so that those before it have been handed out before it.
+// Of triangular operands tiles of more than `longest` k-blocks are cut; of dense ones, equally long, the first `cut`. Splits are numbered
+// in order, so that those before one have been handed out before it.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
@@ -462,7 +462,7 @@ struct SplitTiles : Tiles {
       int64_t most = tiles.work() * p.batches * products / clusters;
       if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
       tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(4, most)));
-    } else {   // cuts those left when all clusters have had equally many, so that they end soonest, if a split costs a k-block
+    } else {   // cuts those left when all clusters have had equally many, to end soonest, if a split costs a k-block
       const int64_t left = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;   // of a product
       int best = tiles.longest;
       for (int splits = 2; left && splits < best && ceil_div(tiles.depth, splits) >= 4; ++splits) {
@@ -513,10 +513,10 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   const int64_t cheap = is_stored_twice(p) ? p.batches * rows : 0;   // see on_diagonal_of_c
   const int64_t with_corners = small - (cheap ? p.batches * (rows / 2) : 0);
   const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
-  const int64_t full = corners ? with_corners : small - cheap / 2;   // what all small ones take, in such
+  const int64_t full = corners ? with_corners : small - cheap / 2;   // time of all small ones, in that of one
   const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
   const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
-  // Dense: in hundredths of a large tile's time. Its halves take 60 each, a small tile 60, or more where an SM has several
+  // Dense: in hundredths of a large tile's time. A half takes 60, a small tile 60, or more where an SM has several
   const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (full + sms - 1) / sms;
   const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
   const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
@@ -526,7 +526,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   const int64_t all = wide ? large : corners ? full : small, at_once = sms / (wide ? 2 : splits), left = wide ? over : full % at_once;
   int64_t halved = 0;
   if (splits == 1 && is_masked(p)) {   // tiles longer than 1.2 times a cluster's work
-    const int64_t besides = wide ? 0 : 4;   // k-blocks' time that a small tile takes besides
+    const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides, in k-blocks
     int64_t work = p.batches * tiles.work() + all * besides;
     for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
       const int64_t found = p.batches * tiles.tiles_of(group);
@@ -534,7 +534,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
     }
   } else if (wide && few_over) {
     tiles.apart = int(left);
-  } else if (splits == 1 && 2 * left <= at_once) {   // which would leave half of the clusters idle at the end
+  } else if (splits == 1 && 2 * left <= at_once) {   // which would leave half of the clusters idle
     halved = std::min(left, wide ? large : small - cheap);   // not those on the diagonal of C, which are half as long and come last
   }
   const int64_t count = all + halved - tiles.apart;
@@ -546,7 +546,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# Named as in CUTLASS or the PTX manual. Shared memory's addresses are 32-bit. Own asm: what cuda::ptx and CUDA's headers lack, what takes
+# Named as in CUTLASS or the PTX manual. Addresses of shared memory are 32-bit. Own asm: what cuda::ptx and CUDA's headers lack, what takes
 # an address in a peer, and the cluster's barrier (there not aligned).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
@@ -558,6 +558,7 @@ _CUDA_PTX = r"""
 
 namespace ptx = cuda::ptx;
 #define WORDS_4(w) "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+#define SUMS_4(s, i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
 
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
@@ -569,7 +570,7 @@ constexpr int kArch = 900;   // on the host as for Hopper
 
 DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// threadIdx.x, read anew: what is derived from it in a rarely used place takes no register elsewhere.
+// threadIdx.x, read anew: what a rarely used place derives from it takes no register elsewhere.
 DEVICE uint32_t fresh_thread_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
@@ -597,7 +598,7 @@ DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;
 
 // ---- PTX: hints to the compiler.
 
-// at + step. The compiler would compute all addresses of an unrolled loop beforehand, in registers that data need.
+// at + step. Else the compiler computes all addresses of an unrolled loop beforehand, in registers that data need.
 template <typename T>
 DEVICE T* next_address(T* at, int64_t step) {
   at += step;
@@ -605,7 +606,7 @@ DEVICE T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Keeps a value in its register. The compiler would compute it anew in every k-block, or only when it is needed.
+// Keeps a value in its register. Else the compiler computes it anew in every k-block, or only when it is needed.
 DEVICE void keep(float& value) { asm volatile("" : "+f"(value)); }
 DEVICE void keep(int64_t& value) { asm volatile("" : "+l"(value)); }
 DEVICE void keep(int& value) { asm volatile("" : "+r"(value)); }
@@ -694,7 +695,7 @@ DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: 
 template <int kPending>
 DEVICE void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
+// By the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
 DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
@@ -704,8 +705,8 @@ DEVICE void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 
 DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is its warp's elected thread. Under any other condition the compiler makes a copy a loop over threads, since the engine
-// takes addresses of warps.
+// Whether this is its warp's elected thread. Under other conditions the compiler makes a copy a loop over threads, since the engine takes
+// addresses of warps.
 DEVICE bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -737,8 +738,8 @@ DEVICE void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.
 
 // ---- PTX: the tensor cores.
 
-// For wgmma, 128-byte swizzle. The shuffle tells the compiler that a warp has one value; else it would move it to uniform registers before
-// each wgmma.
+// For wgmma, 128-byte swizzle. The shuffle tells the compiler that a warp has one value; else it moves it to uniform registers before each
+// wgmma.
 DEVICE uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
@@ -756,7 +757,7 @@ DEVICE void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" 
 template <typename T>
 DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+               : SUMS_4(s, 0)
                : WORDS_4(a), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::name));
 }
 template <typename T>
@@ -771,15 +772,14 @@ DEVICE void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
                    : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
 }
 
-#define SUMS_8(s, i) \
-  "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
-#define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
+#define SUMS_16(s, i) SUMS_4(s, i), SUMS_4(s, i + 4), SUMS_4(s, i + 8), SUMS_4(s, i + 12)
+#define SUMS_32(s, i) SUMS_16(s, i), SUMS_16(s, i + 16)
 
 #define REGS_10(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
 #define REGS_30 REGS_10() REGS_10(1) REGS_10(2)
 #define REGS_60 REGS_30 REGS_10(3) REGS_10(4) REGS_10(5)
 #define REGS_120 REGS_60 REGS_10(6) REGS_10(7) REGS_10(8) REGS_10(9) REGS_10(10) REGS_10(11)
-// Behind the sums, REGS, come operands of these numbers.
+// Behind REGS, the sums, come operands of these numbers.
 #define WGMMA(kN, REGS, kA, kB, kAdd, kMA, kMB, kType, ...) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n" \
                "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGS "}, %" #kA ", %" #kB \
@@ -813,8 +813,8 @@ DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int a
 _CUDA_ELEMENTS = r"""
 // ---- Elements: zeros above the diagonal.
 
-// Zeros in lines `from` to `to` of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major,
-// so that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
+// Zeros in lines [from, to) of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major, so
+// that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
 template <int kBlockMN, typename T>
 DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   const bool column_major = p.c_row == 1 && p.c_col != 1;
@@ -842,10 +842,10 @@ struct alignas(kCount * sizeof(T)) AlignedArray {
   T v[kCount];
 };
 
-// An operand as a CTA sees it: its lines from first_line on.
+// An operand as a CTA sees it, from first_line on.
 template <typename T>
 struct OperandView {
-  const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
+  const T* data;   // line 0, k = 0, on the diagonal: it may always be read
   int64_t line_stride, k_stride;
   Side side;
   int first_line, lines, depth;
@@ -853,8 +853,8 @@ struct OperandView {
 
 // ---- Element types: float32 as two tf32.
 //
-// An element is the sum of two tf32 of 11 bits; small * small is left out. Scaled by 2^24 none is denormal, of which tensor cores, aligning
-// what they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
+// An element is the sum of two tf32 of 11 bits; small * small is left out. Scaled by 2^24 none is denormal: tensor cores, which align what
+// they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
 constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
 
 DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
@@ -865,9 +865,9 @@ DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
 
 // ---- Element types: long sums.
 //
-// To promote is to add what tensor cores have summed to a float32 total. Where the same is added again and again roundings do not cancel:
-// so a chain ends after so many promotions, and chains are added.
-[[maybe_unused]] constexpr int kChain = 32;   // k-blocks of Pairs, which adds a tile's chains in memory
+// To promote is to add what tensor cores have summed to a float32 total. Roundings do not cancel where the same is added again and again:
+// so a chain of promotions ends after so many, and chains are added.
+constexpr int kChain = 32;   // k-blocks of Pairs, which adds a tile's chains in memory
 
 template <int kCount>
 DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
@@ -877,8 +877,8 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
 #
-# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any of the contractions, and
-# their metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
+# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any contraction, and their
+# metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
@@ -888,15 +888,15 @@ constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
 
 // An element too small for its block's scale: zero in the operand tile.
 struct Outlier {
-  uint16_t row, col;   // in the block
+  uint16_t row, col;
   float value;
 };
 
-struct alignas(16) BlockHead {   // is copied with the block
+struct alignas(16) BlockHead {   // copied with the block
   float unscale;    // (hi + lo residual) times this is the element
   float residual;   // 2^-11 if the block is wide, else 1
   int outliers;
-  int none;   // zero: it is copied, too
+  int none;   // zero, but copied, too
 };
 struct alignas(128) BlockMetadata {
   BlockHead head;
@@ -904,7 +904,7 @@ struct alignas(128) BlockMetadata {
 };
 static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
 
-// An operand's packed matrices, one a product of the batch or one for all. Of each all blocks, row by row; if triangular the lower ones.
+// An operand's packed matrices, one a product of the batch or one for all: all blocks, row by row, or, if triangular, the lower ones.
 struct Packed {
   const float* source;
   int64_t row_stride, col_stride;
@@ -921,12 +921,12 @@ struct Packed {
 
 DEVICE int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
-// In its matrix.
+// From its matrix's first block on.
 DEVICE int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// Of the mask of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
+// Of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
 HOST_DEVICE int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
@@ -961,10 +961,10 @@ struct PairsProduct {
   uint64_t launch;       // its number
   Control* controls;     // of each product
   int words;             // from controls on, which packing's first CTA resets
-  const Control* kept;   // of operands that were packed before; or null
+  const Control* kept;   // of operands packed before; or null
   SplitTiles tiles;
   TileQueue queue;
-  int* splits_done;      // of each 64 x 256 of each C: so many splits have left their sums
+  int* splits_done;      // of each 64 x 256 of each C: splits that have left their sums
   int* next_behind;      // of product_behind's queue
   float* partial_sums;   // of all splits but each tile's last
   float* chain_sums;     // of each CTA: of its tile's chains so far; null: those are in C
@@ -990,9 +990,9 @@ constexpr int kPackers = 256;   // threads
 // ---- Packing: float32 as pairs of float16.
 
 // x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
-// lose some. A block in which one does is wide: its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would
-// be denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (docs/kernel.md says more).
-[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
+// lose some: then the block is wide, and its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would be
+// denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (more: docs/kernel.md).
+constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
 
 DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
@@ -1013,7 +1013,7 @@ DEVICE void split_two(float x, float y, float scale, float residual_scale, uint3
 
 // ---- Packing: scaling.
 
-// The exponent of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
+// Of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
 DEVICE int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -1025,8 +1025,8 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 // outliers or falls back, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
-// Of this launch, while it packs: below kPackingEnded once CTA 0, which begins before all others, has reset the counters. Until then
-// another launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
+// Of this launch, while it packs: below kPackingEnded once CTA 0, which begins before all others, has reset the counters. Until then there
+// is another launch's number or, where a graph is launched again, its own with kPackingEnded.
 DEVICE uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
 // Outliers of a product, or a fallback, which takes less time than many outliers: each meets all tiles of its line.
@@ -1037,8 +1037,8 @@ DEVICE void report(const PairsProduct& h, int product, int outliers, bool fallba
   atomicOr(h.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
-// A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took a
-// call 1 us more, and 4 of the host.
+// A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took
+// 1 us a call, and 4 of the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
@@ -1047,13 +1047,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     Outlier outlier[kMaxOutliers];   // in any order
   } scratch;
   constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
-  constexpr int kFirstBlocks = 512;   // about as many as an H200 packs at once: these do not ask for progress
+  constexpr int kFirstBlocks = 512;   // which an H200 packs at once, about: these do not ask for progress
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < h.x_blocks;
   const Packed& operand = of_x ? h.x : h.y;
   const int number = blockIdx.x - (of_x ? 0 : h.x_blocks);
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // divides only if it has to
-  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all share the matrix, and one that falls back stops nothing
+  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all share the matrix: if one falls back others need it
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(h) : kPackingEnded;
   const bool is_reset = progress < kPackingEnded;
   auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&h.controls[matrix].fallback); };
@@ -1064,17 +1064,17 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int64_t row_stride = operand.row_stride, col_stride = operand.col_stride;
   const float* source = operand.source + r * kBlock * row_stride + c * kBlock * col_stride;
   if (operand.matrices > 1) source += batch_offset(h.p, of_x ? h.p.x_batch : h.p.y_batch, matrix);
-  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // from there on
+  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;
   const bool diagonal = operand.triangular && r == c;   // column <= row alone
   const bool along_rows = col_stride <= row_stride;
   const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
                           (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
-  cudaGridDependencySynchronize();   // the kernel ahead may still write what is packed, or use this workspace
-  // Where rows run along memory the threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
+  cudaGridDependencySynchronize();   // the kernel ahead may write what is packed, or use this workspace
+  // Where rows run along memory threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
   auto row_of = [&](int quad) { return first_row + quad * row_step; };
-  // Start the loads. None is awaited: where there is no element another is read, and a zero put for it later
+  // Start the loads. None is awaited: where there is no element another is read, and made zero later
   const float* at = source + first_row * row_stride + col * col_stride;
   const int64_t step = row_step * row_stride;
   float block[kQuads][4];
@@ -1112,8 +1112,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
   if (blockIdx.x == 0 && h.kept)
     for (int u = t; u < h.p.batches; u += kPackers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
-  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one: by bits,
-  // which order them alike, NaN and Inf above all
+  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one, by bits:
+  // their order is the same, NaN and Inf above all
   if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
       const int in_row = row_of(i) >= rows ? 0 : diagonal ? min(cols, row_of(i) + 1) : cols, here = in_row - col;   // so many exist
@@ -1194,7 +1194,7 @@ _CUDA_LAUNCH = r"""
 #include <random>
 #include <variant>
 
-// cluster: its CTAs; for 1 none is asked for, which not every GPU has. early: before the kernel ahead ends.
+// cluster: its CTAs; 1: none, which not every GPU has. early: before the kernel ahead ends.
 struct Launch {
   cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension}, {cudaLaunchAttributeProgrammaticStreamSerialization}};
   cudaLaunchConfig_t config;   // with both attributes, the first, the second or none
@@ -1213,8 +1213,8 @@ static uint64_t launch_number() {
   return number += 2ull << 32;
 }
 
-// What `ask` says of a kernel on the current device, asked once unless it is zero; again is harmless. Host templates are static, or another
-// build of this file in the process would share their statics.
+// What `ask` says of a kernel on the current device, asked until it is not zero; once more is harmless. Host templates are static, or
+// another build of this file in the process would share their statics.
 template <auto kKernel, typename F>
 static int on_this_device(const F& ask) {
   static std::atomic<int> known[128] = {};   // torch's number of a device is a signed byte
@@ -1249,7 +1249,7 @@ static auto element_of(ElementType type) {
 
 // ---- Launching: the strides of a batch.
 
-// The greatest step of which all strides are multiples; if all are zero 8, a multiple of 16 bytes.
+// The greatest common divisor of all strides; if all are zero 8, a multiple of 16 bytes.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
   int64_t unit = 0, last = 0;
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
@@ -1261,7 +1261,7 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
 #
 # Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN; of two tf32 some finite products overflow. So
-# what is not finite is summed here again. By itself a kernel on request. The copier is that of all kernels that read tensors as they are.
+# what is not finite is summed here again. On request a kernel by itself. All kernels that read tensors as they are have its copier.
 _CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
@@ -1278,7 +1278,7 @@ struct BlockCopier {
   const T* next;   // this thread's first chunk of the next k-block
   int64_t step;    // from one of its chunks to the next
   uint32_t to;     // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and go by chunks
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist, and go by chunks
   static constexpr int kByElements = -1024;   // for whole_to, where nothing goes by chunks
 
   DEVICE BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
@@ -1293,7 +1293,7 @@ struct BlockCopier {
     to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
-  // An element's place in its operand of a stage, in bytes: in rows, each a line or a k, of which row r has byte b at b ^ kPermuted(r).
+  // An element's place in its operand of a stage, in bytes: in rows, of a line or a k each. Row r has byte b at b ^ kPermuted(r).
   static DEVICE constexpr int offset(int line, int k) {
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
@@ -1302,7 +1302,7 @@ struct BlockCopier {
     const uint32_t there = offset(lines, ks);
     return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
   }
-  // The element at line + at, k + ahead. So many lines, or k, are read at once, of 16 bits by words, and kept.
+  // The element at line + at, k + ahead. kLines lines, or kDepth k, are read at once, of 16 bits by words, and kept.
   template <int kLines, int kDepth>
   static DEVICE T element(const uint8_t* stage, int line, int at, int k, int ahead) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
@@ -1311,7 +1311,7 @@ struct BlockCopier {
     const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * kSize / sizeof(Word)>*>(from);
     return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? ahead : at];
   }
-  // The thread's first chunk: its row, and its first element in that.
+  // The thread's first chunk: its row, and its place in that.
   static DEVICE int far() { return fresh_thread_index() / kInRow; }
   static DEVICE int near() { return fresh_thread_index() % kInRow * kChunk; }
   static DEVICE int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
@@ -1327,7 +1327,7 @@ struct BlockCopier {
       next += kKMajor ? kBlockK : kChunks * step;
       return;
     }
-    // Else what exists. Little is unrolled: small products read instructions as long as they multiply
+    // Else what exists. Little is unrolled: small products spend as long on reading instructions as on multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
     // On the diagonal rows end, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
@@ -1342,7 +1342,7 @@ struct BlockCopier {
         cp_async_16(after(at, i), from, end(i) * kSize);
       return;
     }
-    // cp.async cannot mask the chunk in which a row begins. Of 16 bits it is loaded before the others, and awaited behind them
+    // cp.async cannot mask a chunk in which a row begins. Of 16 bits it is loaded before the others, and awaited behind them
     const int apart = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + apart * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
     const bool is_apart = kSize < 4 && chunks && apart < kChunks && begin < kChunk && end(apart) == kChunk;
@@ -1384,11 +1384,11 @@ struct alignas(128) ExactMemory {   // copiers permute by the bits below that
 template <int kThreads>
 DEVICE void meet_exactly() { named_barrier_sync<kThreads>(0); }
 
-// Sums x and y over a split, for rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of
-// warps, which take k in turns, and meet as team 0: all of a CTA, or the consumers of one of half precision.
+// Sums x y over a split: rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of warps,
+// which take k in turns, and meet as team 0: all of a CTA, or the consumers of one of half precision.
 template <typename XCopier, typename YCopier, typename Lanes, int kGroups = 1, typename T, typename Acc, int kCount>
 DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
-                                   Acc (&sum)[kCount]) {
+                        Acc (&sum)[kCount]) {
   constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]), kThreads = XCopier::kCopiers;
   XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
@@ -1409,7 +1409,7 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
     const uint8_t *x_stage = memory.stage[stage ^ 1][0], *y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = masked.value;
-      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
+      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k, rows or columns that are read at once
       constexpr int kAllRows = kCount / Lanes::kNear, kRows = kAllRows < kDepth ? kAllRows : kDepth;
       constexpr int kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
       const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;
@@ -1454,7 +1454,7 @@ static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one o
 template <typename T, bool kKMajor>
 using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExactThreads>;
 
-// Sums and writes kExactRows rows of a tile of one product of the batch, from `begin` on.
+// Sums and writes kExactRows rows, from `begin` on, of a tile of one product.
 template <typename T, bool kXKMajor, bool kYKMajor>
 DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
   const WorkTile<T> work(p, batch, tile, 1, 0, kBlock);
@@ -1497,8 +1497,9 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 
 // ---- Exact path: inverses.
 
-// Rows of C = X^-1, from 64 `row` on. before: what X has left of its diagonal block there, times the rows of C above; both contiguous. A
-// thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
+// Rows of C = X^-1, from 64 `row` on. before: what X has left of its diagonal block there, times the rows of C above; contiguous, as C is.
+// A thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1,
+// unread.
 template <typename T>
 __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
@@ -1548,7 +1549,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
-// No read meets a bank conflict: of eight rows of 16 bytes; of float64 and MN-major float32 of eight lines at four k, by words.
+// No read meets a bank conflict: of eight rows of 16 bytes, nor, of float64 and MN-major float32, of eight lines at four k, by words.
 template <typename T, bool kKMajor>
 DEVICE constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 template <typename T, bool kKMajor, bool kUnit = false>
@@ -1605,12 +1606,12 @@ using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];   // all splits of the first unit, of the second
 
-// Writes a tile: from registers if `alone` and all of it exists; else, or of a symmetric C, what this CTA adds of its splits, in order. So
-// does the mma kernel with one split beside others of more: instructions not read yet take as long as shared memory. With more, all threads
+// Writes a tile: from registers if `alone` and all of it exists; else, or of a symmetric C, what this CTA adds of its splits, in order, be
+// it one: so do all tiles of the mma kernel in clusters, since to read more instructions would take as long. Of several splits all threads
 // of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
-                                  uint64_t& here, bool alone) {
+                       uint64_t& here, bool alone) {
   constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock;
@@ -1620,7 +1621,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
     return v;
   };
-  // Unit u of warp w, what exists of it. whole: all does, and is vectorized. twice: what is below the diagonal goes opposite, too.
+  // What exists of unit u of warp w. whole: all, and vectorized. twice: what is below the diagonal goes opposite, too.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
     UNROLL for (int at = 0; at < kSums; at += kNear) {
       const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at);
@@ -1694,7 +1695,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters a GPU full of CTAs takes all tiles.
+// Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters as many CTAs as fit take all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
   auto clusters_at_once = [] {
@@ -1715,8 +1716,8 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
-# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Nothing is packed: each tile
-# splits its operands anew into two tf32, which take the tensor cores twice as long as float16.
+# Enters: operands with a stride of 1, along k or their lines. Leaves: all of C. Nothing is packed: each tile splits its operands anew into
+# two tf32, which take the tensor cores twice as long as float16.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
@@ -1769,8 +1770,7 @@ struct Tf32Splitter {
 
 // ---- tf32 kernel: the kernel.
 
-// A CTA sums the k-blocks of its split of a tile, each while others are copied, and writes its fragments of the tile. kChains: it may have
-// several.
+// A CTA sums its split of a tile, a k-block while others are copied, and writes its fragments of the tile. kChains: there may be several.
 template <bool kXKMajor, bool kYKMajor, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
@@ -1837,10 +1837,10 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
-# Enters: a Product whose operands have a stride of 1 and, where k is long, multiples of 16 bytes for all others. Leaves: all of C.
+# Enters: operands with a stride of 1 and, where k is long, multiples of 16 bytes for all others. Leaves: all of C.
 #
-# cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix brings them to registers, where a float32 is split into two tf32
-# (see "Element types"), and mma.sync multiplies.
+# cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix to registers, where a float32 is split into two tf32, and mma.sync
+# multiplies.
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
@@ -1860,7 +1860,7 @@ template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
-struct alignas(256) MmaMemory {   // permutations go by bits of the address below that
+struct alignas(256) MmaMemory {   // copiers permute by the bits below that
   uint8_t stage[kMmaStages][kMmaStageBytes];   // X, then Y
   uint64_t sums_are_here;
   WorkTile<T> work;

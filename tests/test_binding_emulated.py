@@ -165,7 +165,7 @@ def extension(model, tmp_path_factory):
         model._CUDA_LAUNCHERS.replace("#include <cuda_runtime_api.h>", "using cudaError_t = int;"),
         HEAD,
         model._CUDA_SCHEDULE,
-        cut(model._CUDA_ELEMENTS, "[[maybe_unused]] constexpr int kChain", "template <int kCount>\nDEVICE void end_chain"),
+        cut(model._CUDA_ELEMENTS, "constexpr int kChain", "template <int kCount>\nDEVICE void end_chain"),
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
         model._CUDA_PACKED,
         cut(model._CUDA_SKELETON, "struct TileQueue {", "  // A word that counts for some other launch") + "};",

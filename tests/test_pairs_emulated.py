@@ -212,7 +212,7 @@ CHAIN = constant("_CUDA_ELEMENTS", "kChain")
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
-    launch, packing, constant_chain = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING, f"[[maybe_unused]] constexpr int kChain = {CHAIN};"
+    launch, packing, constant_chain = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING, f"constexpr int kChain = {CHAIN};"
     assert constant_chain in model._CUDA_ELEMENTS
     parts = [
         emulation.PRELUDE,
