@@ -100,7 +100,7 @@ struct Product {
   int64_t x_row, x_col, y_row, y_col, c_row, c_col;   // one of C's is 1
   int64_t c_batch;       // from one product's C to the next one's
   int m, n, k;           // C is m x n
-  Side x_side, y_side;   // kEverywhere, but of triangles, which are square
+  Side x_side, y_side;   // kEverywhere but of triangles, which are square
   int c_lower;           // 1: C is square, and what is above its diagonal is not computed, but zero or
   int symmetric;         // 1: what stands opposite; y is x, transposed
   int tf32;              // 1: 11 bits of float32 operands are enough (torch's TF32)
@@ -123,7 +123,7 @@ struct Control {
 };
 
 enum Kernel : int { kExactKernel, kTf32Kernel, kHalfKernel, kMmaKernel, kHopperKernel };
-constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
+[[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
 """
 
 _CUDA_LAUNCHERS = r"""
@@ -133,14 +133,14 @@ _CUDA_LAUNCHERS = r"""
 
 Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 
-// The operands that a kernel cannot read as they are: bit 0 for x, bit 1 for y.
+// Which operands a kernel cannot read as they are: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
 // Whether a symmetric 16-bit product is computed whole, and not half of it, stored twice (the bits are the same): where that takes no
 // longer, measured on an H200.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
-// Raises a Python error, if this is one. Hidden: other libraries may have a function of this name.
+// Raises a Python error, if this is one. Hidden: other libraries may have such a name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
 // Launches on the current device, `gpu`. The Hopper kernel's workspace has each product's Control near its begin.
@@ -176,7 +176,7 @@ DEVICE int triangle_root(int q) {
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
 }
 
-// Calls f(d, at) for each batch dimension: `at` is where in it product `number` is.
+// Calls f(d, at) for each batch dimension d: product `number` is at `at` of it.
 template <typename F>
 DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
   uint32_t rest = number;   // 0, if there are none
@@ -216,7 +216,7 @@ HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric;
 // Whether X, Y and C are triangles: tril_matmul and its gradients.
 HOST_DEVICE bool is_lower(const Product& p) { return p.x_side && p.y_side && has_zeros(p); }
 
-// Whether zeros of a mask may meet what is not finite in the other operand.
+// Whether zeros of a mask may meet an Inf or a NaN of the other operand.
 HOST_DEVICE bool is_masked(const Product& p) { return p.x_side || p.y_side; }
 
 // Whether half precision stores a symmetric C twice, as kernels of smaller tiles do; else `mirror` copies it.
@@ -235,11 +235,11 @@ struct Tile {
   int k_begin, k_end;   // it sums [k_begin, k_end)
 };
 
-// The tiles of one C, R rows and S columns, come in groups of one length. Where an operand is triangular there are G groups, as many as
-// tiles along k, and group g is G - g tiles long.
+// The tiles of one C, R rows and S columns, come in groups of one length. With a triangular operand there are G groups, as many as tiles
+// along k, and group g is G - g tiles long.
 //
 //   C lower, both triangular   g + 1 tiles: of an anti-diagonal (NN), a column (NT) or a row (TN)
-//   C lower, one triangular    a row (X) or a column (Y), of g + 1 tiles, or of R - g where the longest has most of them
+//   C lower, one triangular    a row (X) or a column (Y), of g + 1 tiles, or of R - g if the longest has most
 //   C all, both triangular     2 g + 1 tiles, a row and a column that meet in a corner
 //   C all, one triangular      a row (X) or a column (Y), of S or R tiles
 //   none triangular            one group: bands of rows, so that tiles meet in the L2 cache; C lower: anti-diagonals
@@ -281,7 +281,7 @@ struct TileOrder {
     auto along = [&](int group) { return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group; };
     int i, j;
     if (c_lower && masked() == both_masked()) {
-      const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
+      const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // in 32 bits: half the instructions
       const int group = root, in = place - first;
       i = x == kFromLine ? group : in + rows - 1 - group, j = y == kUpToLine ? rows - 1 - group : in;
     } else if (c_lower) {   // one triangular; falling groups are rising ones, from the end
@@ -368,7 +368,7 @@ struct SplitPlan {
   }
 };
 
-// What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this: a division takes long.
+// What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this, and a division takes long.
 template <typename T>
 DEVICE WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
@@ -384,13 +384,13 @@ DEVICE WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t clu
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;   // of large ones, of two CTAs, one above the other
+constexpr int kTileEdge = 256;   // of large ones, by two CTAs, one above the other
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
-  int row, col, cols;   // its first block, and how many columns of blocks; its rows are Tiles::edge
+  int row, col, cols;   // its first block, and its columns of blocks; of rows it has Tiles::edge
   int batch;
-  int k_begin, k_end;   // the k-blocks [k_begin, k_end) are its, or its split's
+  int k_begin, k_end;   // its k-blocks, or its split's: [k_begin, k_end)
   int corner;           // 0; or 1 or 2, of two corners
   int split, splits;    // of its k-blocks; set where tiles may be cut
   int place;            // of SplitTiles: of its first split's partial sums
@@ -411,14 +411,14 @@ struct Tiles : TileOrder {
   int count;        // of numbers
   int splits = 1;   // CTAs of a cluster, which share the k-blocks of a tile
   int clusters;
-  int apart;        // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
+  int apart;        // so many more have no numbers: see last_on_diagonal
 
   DEVICE ClusterTile at(uint32_t number) const {
     const bool half = number < 2u * halved;
     uint32_t tile = half ? number / 2 : number - halved;
     int batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
-    const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, not in corners
+    const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, in no corner
     if (corners && left >= beside) {
       const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
       return {first + edge, first, edge, batch, 0, depth, on_diagonal % 2 + 1};
@@ -486,15 +486,15 @@ struct SplitTiles : Tiles {
     const uint32_t in_group = rest / parts;
     ClusterTile tile = Tiles::at((first + in_group) * batches + batch);
     tile.cut(rest - in_group * parts, parts);
-    tile.place = batch * places + in_product - tile.split - (first + in_group);   // of the splits before, all but one of each tile
+    tile.place = batch * places + in_product - tile.split - (first + in_group);   // splits before, less one a tile
     return tile;
   }
 };
 
 // ---- Schedule: the tiles of half precision.
 
-// The last large tiles on C's diagonal, as a batch of products: so few that four CTAs can share each small tile. A launch of their own
-// takes a fraction of the time for which they would leave other clusters idle.
+// The last large tiles on C's diagonal, as a batch of products: so few that four CTAs can share each small tile. Their own launch takes a
+// fraction of the time for which they would leave other clusters idle.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
   const int first = p.m - tiles * kTileEdge;
@@ -624,7 +624,7 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
 DEVICE void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// The same, publishing this thread's writes, and those that it has seen, to all CTAs of the cluster.
+// The same, publishing this thread's writes, and those that it has seen, to the whole cluster.
 DEVICE void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -644,7 +644,7 @@ struct Pipeline {
   }
 };
 
-// Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
+// Four words into the shared memory of a CTA of the cluster, counted, as 16 bytes, on a barrier there.
 DEVICE void store_async(uint32_t to, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), WORDS_4(words), "r"(barrier) : "memory");
@@ -893,7 +893,7 @@ struct Outlier {
 };
 
 struct alignas(16) BlockHead {   // copied with the block
-  float unscale;    // (hi + lo residual) times this is the element
+  float unscale;    // the element is (hi + lo residual) times this
   float residual;   // 2^-11 if the block is wide, else 1
   int outliers;
   int none;   // zero, but copied, too
@@ -1021,7 +1021,7 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if any product has
+// What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if a product has
 // outliers or falls back, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
@@ -1029,7 +1029,7 @@ enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 // is another launch's number or, where a graph is launched again, its own with kPackingEnded.
 DEVICE uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
-// Outliers of a product, or a fallback, which takes less time than many outliers: each meets all tiles of its line.
+// Outliers of a product, or a fallback, which takes less time than many of them: each meets all tiles of its line.
 DEVICE void report(const PairsProduct& h, int product, int outliers, bool fallback) {
   Control& control = h.controls[product];
   if (outliers && atomicAdd(&control.outliers, outliers) + outliers > 8 * (lines_of(h, kX) + lines_of(h, kY))) fallback = true;
@@ -1269,7 +1269,7 @@ constexpr int kTileThreads = 128;
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand's 64
 
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: by chunks of 16 bytes where strides and addresses allow,
-// else by elements. kUnit: the stride along k (kKMajor), or along the lines, is known to be 1.
+// else by elements. kUnit: the stride along k (kKMajor), or lines, is known to be 1.
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr int kCopiers = kThreads, kSize = sizeof(T);
@@ -1329,7 +1329,7 @@ struct BlockCopier {
     }
     // Else what exists. Little is unrolled: small products spend as long on reading instructions as on multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
-    // On the diagonal rows end, or begin
+    // Rows end on the diagonal, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
     const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
@@ -1498,8 +1498,8 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 // ---- Exact path: inverses.
 
 // Rows of C = X^-1, from 64 `row` on. before: what X has left of its diagonal block there, times the rows of C above; contiguous, as C is.
-// A thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1,
-// unread.
+// A thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is unread,
+// and 1.
 template <typename T>
 __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
@@ -1514,7 +1514,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   }
   before += int64_t(batch) * size * first + col;
   __syncthreads();
-  const int begin = diagonal ? j : 0;   // the column's first row: zeros above are no terms, and times Inf would be a NaN
+  const int begin = diagonal ? j : 0;   // the column's first row: zeros above, times Inf, would be NaNs
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
     UNROLL for (int r = 0; r < 4; ++r) right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
@@ -1555,7 +1555,7 @@ DEVICE constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T)
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
-// What a lane has of 16 lines and a step of k, 32 bytes: four registers, as mma and wgmma_tf32 want A (kOfX), or mma B of two tiles.
+// What a lane has of 16 lines and a step, 32 bytes of k: four registers, as mma and wgmma_tf32 want A (kOfX), or mma B of two tiles.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
@@ -1743,7 +1743,7 @@ struct Tf32Lanes {
   static DEVICE int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements; eight neighbours have all k, and columns of
+// Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements; eight neighbours have all k, of columns of
 // their own, so that no access meets a bank conflict.
 template <bool kKMajor>
 struct Tf32Splitter {
@@ -1966,7 +1966,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   if constexpr (kTwoTf32<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
-  // A dense product has all terms: what is not finite is right, but for operands that are split
+  // A dense product has all terms: what is not finite is right, unless operands are split
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // The stages have been read. Relaxed: what was written there is for nobody else
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
