@@ -84,7 +84,7 @@ _CUDA_TYPES = r"""
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // kSymmetric: of results alone
-// Which elements an operand has, by line (row m of X, column n of Y) and k: none where (k - line) * side > 0.
+// Which elements an operand has, by line (row m of X, column n of Y) and k: those with (k - line) * side <= 0.
 enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
 enum ElementType : int { kFloat32, kFloat64, kFloat16, kBFloat16 };
 enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // TRIL_MATMUL_PATH
@@ -619,8 +619,8 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// An arrival may be on a barrier of any CTA of the cluster, but publishes this thread's writes to its own CTA alone (the default scope):
-// another one is only told that a stage has been read, and a wider scope's fence would cost a tenth of the time.
+// On a barrier of any CTA of the cluster, but of the scope of this CTA, the default: another one is only told that a stage has been read,
+// and the fence of a wider scope would cost a tenth of the time.
 DEVICE void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -705,8 +705,7 @@ DEVICE void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 
 DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is its warp's elected thread. Under other conditions the compiler makes a copy a loop over threads, since the engine takes
-// addresses of warps.
+// Whether this is its warp's elected thread. Under another condition a copy becomes a loop over threads, as its addresses are a warp's.
 DEVICE bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -738,8 +737,7 @@ DEVICE void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.
 
 // ---- PTX: the tensor cores.
 
-// For wgmma, 128-byte swizzle. The shuffle tells the compiler that a warp has one value; else it moves it to uniform registers before each
-// wgmma.
+// For wgmma, 128-byte swizzle. The shuffle tells the compiler: one value a warp; else it goes to uniform registers before each wgmma.
 DEVICE uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
@@ -944,7 +942,7 @@ DEVICE void promote(const float* sums, float of_x, float of_y, float* total) {
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
   } else if (of_y != 0.0f) {
-    // One by one, the larger first: sums of denormals would else be rounded to multiples of 2^-149 before they grow
+    // One by one, the larger first: else sums of denormals are rounded to multiples of 2^-149 before they grow
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u] * fmaxf(of_x, of_y), fminf(of_x, of_y), total[u]);
   }
 }
@@ -992,7 +990,7 @@ constexpr int kPackers = 256;   // threads
 // x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
 // lose some: then the block is wide, and its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would be
 // denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (more: docs/kernel.md).
-constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
+[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
 
 DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
@@ -1484,7 +1482,7 @@ DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch,
 
 // ---- Exact path: launching.
 
-// A CTA a tile, and the zeros opposite. MN-major operands come by elements, too: one kernel a type is soon compiled.
+// A CTA a tile, and the zeros opposite. MN-major operands come by elements: one kernel a type is soon compiled.
 template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
@@ -1545,7 +1543,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 
 # ---- Tiles of 64 x 64: what the tf32 and the mma kernel share besides the copier, which is all but how they multiply. -
 #
-# A kernel says by Lanes of which elements of the tile its threads have the sums.
+# A kernel's Lanes say of which elements of the tile a thread has the sums.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
@@ -1695,7 +1693,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters as many CTAs as fit take all tiles.
+// Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters it has as many CTAs as fit.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
   auto clusters_at_once = [] {
@@ -1813,7 +1811,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
-    // Multiply. Tensor cores truncate what they add: so small terms come first, and sums go no further than a k-block
+    // Multiply. Tensor cores truncate what they add: small terms come first, and sums go no further than a k-block
     float part[32];
     warpgroup_arrive();
     UNROLL for (int step = 0; step < 4; ++step) {
@@ -1882,7 +1880,7 @@ struct MmaLanes {
 constexpr int kMmaFragments = kTilesM + kTilesN / 2;
 using MmaFragments = uint32_t[kMmaFragments][4];
 
-// sum += X Y. Tensor cores truncate what they add: so of float32 small terms come first, and `part` takes one or two steps alone.
+// sum += X Y. Tensor cores truncate what they add: of float32 small terms come first, and `part` takes one or two steps alone.
 template <typename T>
 DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   auto multiply = [](const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
@@ -1908,7 +1906,7 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 
 // ---- mma kernel: the kernel.
 
-// Sums the k-blocks of a CTA's split of a tile, and writes it. kUnit: see BlockCopier.
+// Sums and writes a CTA's split of a tile. kUnit: see BlockCopier.
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {
@@ -1968,7 +1966,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
   // A dense product has all terms: what is not finite is right, unless operands are split
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // The stages have been read. Relaxed: what was written there is for nobody else
+  // The stages have been read. Relaxed: nobody else needs what was written there
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
