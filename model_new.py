@@ -1276,7 +1276,7 @@ struct BlockCopier {
   const T* next;   // this thread's first chunk of the next k-block
   int64_t step;    // from one of its chunks to the next
   uint32_t to;     // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist, and go by chunks
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and go by chunks
   static constexpr int kByElements = -1024;   // for whole_to, where nothing goes by chunks
 
   DEVICE BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
@@ -1495,9 +1495,8 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 
 // ---- Exact path: inverses.
 
-// Rows of C = X^-1, from 64 `row` on. before: what X has left of its diagonal block there, times the rows of C above; contiguous, as C is.
-// A thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is unread,
-// and 1.
+// Rows of C = X^-1, from 64 `row` on. before, contiguous as C: what X has left of its diagonal block there, times the rows of C above. A
+// thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
 template <typename T>
 __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
