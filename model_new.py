@@ -1248,7 +1248,7 @@ static auto element_of(ElementType type) {
 // ---- Launching: the strides of a batch.
 
 // The greatest common divisor of all strides; if all are zero 8, a multiple of 16 bytes.
-static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
+static int64_t batch_unit(const Product& p, const int64_t* strides) {
   int64_t unit = 0, last = 0;
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
   return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // places in steps are ints; 1: the operand is copied
@@ -2010,8 +2010,8 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
-# Persistent clusters take tiles, the longest first, from a queue in memory. A policy, Half or Pairs, says what a stage of the pipeline
-# holds, how it is filled and multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
+# Persistent clusters take tiles, the longest first, from a queue. A policy, Half or Pairs, says what a stage holds, how it is filled and
+# multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
@@ -2021,7 +2021,7 @@ constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8, kConsumerRegisters = 216;   // of a thread
 constexpr int kQueued = 8;   // places for tiles that the cluster has taken
 
-// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
+// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing is cleared before.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
@@ -2043,11 +2043,11 @@ struct TileQueue {
 };
 
 // A policy has
-//   Product           p (a ::Product), tiles, queue, and what else a launch is given
-//   Memory            the stages, and what else of shared memory is its own
+//   Product           what a launch is given: p (a ::Product), tiles, queue, and more
+//   Memory            its own shared memory: the stages, and more
 //   kStages, kDepth   of the pipeline, and how many k-blocks it holds at most
 //   kCtas, kBlocksN   CTAs of a cluster that share copies; blocks of columns of a tile
-//   kAskedAhead       k-blocks before a tile's end the next is asked for; sooner, it would not go to whoever is done first
+//   kAskedAhead       k-blocks before a tile's end the next is asked for: sooner, it would not go to whoever is done first
 //   kTakesFirst       whether a cluster's first tile comes from the queue, or has its number
 //   operands_of       what the producer keeps of a tile, for load
 //   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
@@ -2062,12 +2062,12 @@ struct SharedMemory {
 struct KBlock {
   int k, place;       // place: in the tile
   bool jumps, last;   // it does not follow the one before; it is the tile's last
-  int round;          // of next_tile, behind this tile
+  int round;          // next_tile's, of the tile after this one
 };
 
 // ---- Skeleton: the tile scheduler.
 
-// Whether clusters take tiles from the queue: else each has one, by its number.
+// Whether clusters take tiles from the queue; else each has one, by its number.
 template <typename Policy>
 DEVICE bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
 
@@ -2085,7 +2085,7 @@ DEVICE ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Pol
 // By a thread of each CTA: the first takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
 DEVICE void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
-  uint64_t* const full = &shared.next_full[round % kQueued];
+  uint64_t* full = &shared.next_full[round % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles by the cluster's number
   ClusterTile tile;
@@ -2103,7 +2103,7 @@ DEVICE void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>
 
 // ---- Skeleton: what all policies share: multiplying, roles.
 
-// Issues a k-block's wgmma, 64 rows and kN columns, from the descriptors x and y on: sums = X Y, or += if add.
+// Issues a k-block's wgmma, of 64 rows and kN columns: sums = X Y, or += if add. x, y: descriptors.
 template <typename T, int kN, int kMajorX, int kMajorY>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes: 16 of k
@@ -2129,7 +2129,7 @@ DEVICE void produce(const typename Policy::Product& h, SharedMemory<Policy>& sha
   }
 }
 
-// A warp writes the CTA's share of the zeros above the diagonal; not at once: operands come the same way, and are wanted sooner.
+// A warp zeroes the CTA's share of the tiles above the diagonal; not at once: operands come the same way, and are wanted sooner.
 template <typename Policy>
 DEVICE void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   if (!has_zeros(h.p)) return;
@@ -2145,13 +2145,13 @@ DEVICE void write_zeros_above(const typename Policy::Product& h, int cluster, in
 
 // ---- Skeleton: the kernel.
 
-// Each warp in its role. first: the cluster's first tile, if not from the queue. number: the cluster's.
+// Each warp in its role, in cluster `number`. first: its first tile, if not from the queue.
 template <typename Policy>
 DEVICE void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile(h, shared, 0, rank);
   __syncwarp();
-  cudaGridDependencySynchronize();   // the kernel before may read what is C now, or write an operand
+  cudaGridDependencySynchronize();   // the kernel before may read this C's memory, or write an operand
   ptx::fence_proxy_async(ptx::space_global);
   if (Policy::kTakesFirst) first = next_tile(h, shared, 0);   // in any case, lest it come to a CTA that has ended
   if (!Policy::has_work(h)) return;
@@ -2179,8 +2179,8 @@ DEVICE void take_part(const typename Policy::Product& h, SharedMemory<Policy>& s
   }
 }
 
-// One product, or two of one size, by every other cluster each, which start and end once.
-struct Alone { struct Product {}; };   // for the policy of a second one
+// One product; or two of one size, each by every other cluster, which so have one start and one end.
+struct Alone { struct Product {}; };   // in place of a second policy
 
 template <typename Policy, typename Second = Alone>
 __global__ void __launch_bounds__(kHopperThreads, 1)
@@ -2190,8 +2190,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
   constexpr int kCount = std::is_same_v<Second, Alone> ? 1 : 2;
-  const int number = ptx::get_sreg_clusterid_x() / kCount;   // of the cluster, in its product
-  // Fill the barriers; by one thread: see elect_one
+  const int number = ptx::get_sreg_clusterid_x() / kCount;   // in its product
+  // Fill the barriers, by one thread: see elect_one
   if (threadIdx.x < 32 && elect_one()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     Policy::prepare(h, shared);
@@ -2222,11 +2222,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
-# Enters: a Product of 16-bit operands with a stride of 1, and multiples of 16 bytes for all others (operands_to_copy). Leaves: all of C.
+# Enters: a Product of 16-bit operands with a stride of 1, all else in multiples of 16 bytes (operands_to_copy). Leaves: all of C.
 #
 # A tensor map's boxes in the 128-byte swizzle are what wgmma reads, K-major or MN-major: nothing is packed. Two warps mask those on a
-# diagonal. Their zeros may meet Inf in the tensor cores: so boxes of C that are not finite are summed again at the end, on the exact path,
-# by whichever CTAs are done.
+# diagonal. Their zeros may meet Inf in the tensor cores: so CTAs that are done sum boxes of C that are not finite again, on the exact path.
 _CUDA_HALF = r"""
 // ---- Half precision: sizes, and teams of threads.
 
@@ -2236,8 +2235,8 @@ constexpr int kBlocksM = 2;   // of a CTA's tile: one for each consumer warpgrou
 
 // ---- Half precision: sums that are not finite.
 
-// Boxes of C, 64 x 64, that are not finite: how many parts of each nobody has begun to sum again. Words count from the launch's number on,
-// as TileQueue's; others stand for zero. In the end none is left, for a graph that is launched again.
+// Of each box of C, 64 x 64, that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number on, as
+// TileQueue's; others are zero. In the end none is left, for a graph that is launched again.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // of a box
   unsigned long long* left;   // of each box; and one word more: whether there has been one
@@ -2265,9 +2264,9 @@ struct HalfProduct {
 
 // ---- Half precision: the epilogue, storing C.
 
-// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of shared memory, in lines of 128 bytes: rows, or columns of
-// a column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it. kTwice:
-// below the diagonal the transpose is written, too. Returns whether a number is not finite that may lack terms, as of no dense product.
+// A warpgroup rounds its sums of block (row, col) of C, and writes them through shared memory, in lines of 128 bytes: rows, or columns of a
+// column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it. kTwice:
+// below the diagonal the transpose is written, too. Returns whether a number is not finite, unless no operand has a mask.
 template <typename T, bool kTwice>
 DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -2288,7 +2287,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   zero[0] = __hadd2(zero[0], zero[1]);
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   auto write = [&](int row, int col, bool by_rows) {
-    // To shared memory, as swizzled has it
+    // To shared memory, swizzled
     const uint32_t base = shared_address(box);
     const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
     const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
@@ -2297,12 +2296,12 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    // A vote, which the compiler does not know to be the same in all threads, costs its loops uniform registers
+    // No vote where none is needed: the compiler does not know that all threads have one result, and its loops lose uniform registers
     const bool any = kTwice ? named_barrier_sync<128>(team), false : named_barrier_or<128>(team, is_masked(p) && !finite);
     const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
     const int64_t stride = c_by_rows ? p.c_row : p.c_col;
-    uint16_t* const first = c + row * kBlock * p.c_row + col * kBlock * p.c_col;
+    uint16_t* first = c + row * kBlock * p.c_row + col * kBlock * p.c_col;
     if ((int(stride) | length | int(reinterpret_cast<uintptr_t>(c)) / 2) % 8 == 0) {   // 16 bytes at a time
       const int own = thread / 8, at = thread % 8 * 8;
       uint16_t* to = first + own * stride + at;
@@ -2333,7 +2332,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
 // Sets a row of a block to zero above the diagonal, or below it (lower: what is kept).
 DEVICE void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements are on its left side
+  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal; how many of its elements come before the cut
   const uint4 v = *chunk(on);
   auto part = [&](uint32_t two, int u) {
     const uint32_t first = before >= 2 * u + 2 ? ~0u : before == 2 * u + 1 ? 0xFFFFu : 0u;
@@ -2345,7 +2344,7 @@ DEVICE void mask_row(uint8_t* block, bool lower, int row) {
 }
 
 // kWide: two CTAs compute a tile of 256 x 256, one above the other, and each fetches half of Y for both; else one computes 128 x 128.
-// kTwice: what is below the diagonal of C also goes opposite, transposed; what is above it is not stored. No operand has a mask.
+// kTwice: no operand has a mask; what is below C's diagonal also goes opposite, transposed, and what is above it is not stored.
 // kMajorX, kMajorY: 1 for MN-major.
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
 struct Half {
@@ -2358,29 +2357,29 @@ struct Half {
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
     uint8_t box[2][2][kOperandBytes];   // of C, on their way to memory: two for each warpgroup
-    uint64_t landed[kStages];           // a stage that is to be masked
-    uint64_t sums_written;              // by consumer warps of all CTAs that share a tile's k
-    uint32_t found;                     // the box that is not finite,
-    int part;                           // and the part of it, which the CTA sums again
-    bool unfinished[2];                 // whether a warpgroup knows of such boxes
+    uint64_t landed[kStages];   // a stage that is to be masked
+    uint64_t sums_written;      // by consumer warps of all CTAs that share a tile's k
+    uint32_t found;             // the box that is not finite,
+    int part;                   // and the part of it, which the CTA sums again
+    bool unfinished[2];         // whether a warpgroup knows of such boxes
   };
 
-  static DEVICE void prepare(const HalfProduct& h, Shared& shared) {
+  static DEVICE void prepare(const Product& h, Shared& shared) {
     prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.own.landed[u], 1);
     ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     shared.own.unfinished[0] = shared.own.unfinished[1] = false;
   }
-  static DEVICE Tiles tiles_of(const HalfProduct& h) {   // a tenth less code, if the compiler knows the order
+  static DEVICE Tiles tiles_of(const Product& h) {   // a tenth less code, if the compiler knows the order
     Tiles tiles = h.tiles;
     if (kTwice) tiles.x = tiles.y = kEverywhere, tiles.c_lower = 1;
     return tiles;
   }
-  static DEVICE bool has_work(const HalfProduct&) { return true; }
-  static DEVICE bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
-  static DEVICE uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
+  static DEVICE bool has_work(const Product&) { return true; }
+  static DEVICE bool is_left_out(const Product& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
+  static DEVICE uint16_t* result(const Product& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
-  // What the producer finds beforehand: a hundred instructions of its one thread take longer than the products of a small tile's k-block.
+  // What the producer finds beforehand: a hundred instructions of its one thread take longer than to multiply a small tile's k-block.
   struct Line {
     int at;              // a block's first
     int begin, length;   // of the k-blocks that its lines have; the length may go beyond the last
@@ -2394,11 +2393,11 @@ struct Half {
     int x_batch, y_batch;         // third coordinates
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
-  // A small tile on the diagonal of a symmetric C: its columns, which are its rows, come once; it is computed up to the diagonal.
-  static DEVICE bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
+  // A small tile on the diagonal of a symmetric C: its columns are its rows, and come once; it is computed up to the diagonal.
+  static DEVICE bool on_diagonal_of_c(const Product& h, const ClusterTile& tile) {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
-  static DEVICE Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
+  static DEVICE Operands operands_of(const Product& h, Shared&, const ClusterTile& tile) {
     const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Side of_operand, int block) {
       const Side side = kTwice ? kEverywhere : of_operand;
@@ -2415,14 +2414,14 @@ struct Half {
     return of;
   }
 
-  // Asks for the boxes of a k-block; for blocks that do not exist beyond the end of k, where the copy engine finds zeros.
-  static DEVICE void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
-                              const KBlock& k_block, const Operands& of) {
+  // Asks for the boxes of a k-block: those that do not exist beyond the end of k, where the copy engine finds zeros.
+  static DEVICE void load(const Product& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
+                          const KBlock& k_block, const Operands& of) {
     const int k = k_block.k;
     const uint32_t x = k - of.x_diagonal, y = k - of.y_diagonal;
     const bool masked = !kTwice && (x < kBlocksN || y < tile.cols);
     auto& stage = shared.own.stage[at.stage];
-    uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
+    uint64_t* barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
     auto tma_load = [&](bool multicast, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
       const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.depth) * kBlock;
       const int from[] = {lines_first ? line.at : depth, lines_first ? depth : line.at, batch};
@@ -2440,9 +2439,9 @@ struct Half {
   }
 
   // Two warps mask. Where their zeros meet NaN or Inf of the other operand: see finish.
-  static DEVICE void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
+  static DEVICE void own_role(const Product& h, Shared& shared, ClusterTile tile) {
     if (kTwice || !is_masked(h.p)) return;
-    const int row = threadIdx.x % kBlock;   // of a block, for each thread
+    const int row = threadIdx.x % kBlock;   // of a block
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
@@ -2465,10 +2464,10 @@ struct Half {
 
   // ---- Half precision: the policy: the main loop, and sums that are not finite.
 
-  // A consumer warpgroup computes its 64 rows of a CTA's tile.
   static DEVICE int warpgroup_index() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasCorners = kTwice && !kWide;
-  static DEVICE void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
+  // A consumer warpgroup computes its 64 rows of a CTA's tile.
+  static DEVICE void compute(const Product& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && warpgroup_index() == 0);
     if (kHasCorners && tile.corner && warpgroup_index() == 1) return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
     half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
@@ -2476,7 +2475,7 @@ struct Half {
 
   // kCols: in blocks. kOnDiagonal: the tile on the diagonal of a corner, whose columns are its rows, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
-  static DEVICE void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
+  static DEVICE void compute_rows(const Product& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
     const int group = warpgroup_index(), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);
@@ -2508,7 +2507,7 @@ struct Half {
 
     const int row = kOnDiagonal ? (tile.corner == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_place;
     const int col = kOnDiagonal ? row : tile.col;
-    uint16_t* const c = result(h, tile.batch);
+    uint16_t* c = result(h, tile.batch);
     const uint64_t found = !kTwice && is_masked(h.p) ? load_relaxed(h.non_finite.left + h.non_finite.boxes) : 0;   // comes as C is written
     uint32_t again = 0;   // boxes that are not finite: a bit a column
     auto store = [&](int place, int i, int j, float* sum) {
@@ -2516,13 +2515,13 @@ struct Half {
       if (store_box<T, kTwice>(h.p, shared.own.box[group][place], kGroupTeam + group, c, row + i, col + j, sum)) again |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
-      if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with the same box
-      constexpr int kFirst = kCols == 1;   // half of a small tile: one box, with which others end
+      if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with this box
+      constexpr int kFirst = kCols == 1;   // half of a small tile takes the box with which a whole one ends
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the cluster's warpgroups add them up, a box each, in the order of k
-      float4* const sums = reinterpret_cast<float4*>(shared.own.stage);
+      float4* sums = reinterpret_cast<float4*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // the stages have been read
       UNROLL for (int u = 0; u < 32 * kCols; u += 4) sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
@@ -2536,8 +2535,7 @@ struct Half {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
           float4 part[8];   // all read before the first is added
           UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(there + e * 256 * sizeof(float4));
-          UNROLL for (int e = 0; e < 8; ++e)
-            total[4 * e] += part[e].x, total[4 * e + 1] += part[e].y, total[4 * e + 2] += part[e].z, total[4 * e + 3] += part[e].w;
+          UNROLL for (int e = 0; e < 32; ++e) total[e] += reinterpret_cast<const float*>(part)[e];
         }
         store(0, 0, box / 2, total);
       }
@@ -2552,8 +2550,8 @@ struct Half {
     if (!kTwice && threadIdx.x % 128 == 0 && (again || h.non_finite.parts(found))) shared.own.unfinished[group] = true;
   }
 
-  // Consumers of CTAs that are done sum again what is not finite, whoever found it. None is left: who finds some later is not done.
-  static DEVICE void finish(const HalfProduct& h, Shared& shared) {
+  // CTAs that are done sum again what is not finite, whoever found it. Nothing is left: who finds some later is not done.
+  static DEVICE void finish(const Product& h, Shared& shared) {
     auto& own = shared.own;
     if (kTwice || !is_masked(h.p)) return;
     auto meet = [] { meet_exactly<kExactThreads>(); };
@@ -2564,7 +2562,7 @@ struct Half {
     static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
     const uint32_t boxes = h.non_finite.boxes, cta = blockIdx.x % kExactThreads;
-    uint32_t first = threadIdx.x;   // a thread looks at each 256th, once, eight at a time
+    uint32_t first = threadIdx.x;   // a thread looks at every 256th, once, eight at a time
     while (true) {
       if (threadIdx.x == 0) own.found = ~0u;
       meet();
@@ -2590,8 +2588,8 @@ struct Half {
 
 // The tensor map of an operand, in swizzled boxes. Its third dimension goes by batch_unit, in which `steps` become the strides.
 static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines, cuuint32_t rows_of_box,
-                              const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
-  static const auto encode = [] {   // the driver's function
+                              const Product& p, const int64_t* batch_strides, int64_t* steps) {
+  static const auto encode = [] {
     void* found = nullptr;
     check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault));
     if (!found) check(cudaErrorNotSupported);
@@ -2619,7 +2617,7 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   if (h.tiles.apart) launch_half<T>(last_on_diagonal(p, h.tiles.apart), gpu);
   // The workspace: TileQueue's word and, of products with masks, NonFinite's
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
-  auto* const words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
+  auto* words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
   h.queue = {words, launch_number()};
   h.non_finite = {words + 1, h.queue.launch, uint32_t(boxes)};
   const bool twice = is_stored_twice(p);
@@ -2637,12 +2635,12 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
 #
-# Enters: a PairsProduct, its operands packed. Leaves: C, but of products for the fallback. docs/kernel.md follows a k-block.
+# Enters: a PairsProduct, its operands packed. Leaves: C, unless the fallback is to compute it. docs/kernel.md follows a k-block.
 _CUDA_PAIRS = r"""
 // ---- Pairs: the flags of a k-block.
 
 // What a CTA multiplies of a k-block. kLast: of its tile; kEnds: a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
-// kHasY << column block; kWideY << half of the columns; kRound * (KBlock::round, modulo twice kQueued)
+// kHasY << column block; kWideY << half of the columns; kRound * (KBlock::round modulo twice kQueued).
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: split-K through memory.
@@ -2652,7 +2650,7 @@ DEVICE void leave_sums(const float* sum, float4* at, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `parts` splits, in their order. parts: by reference, which takes no register.
+// Adds those of `parts` splits, in order. parts: by reference, which takes no register.
 DEVICE void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += (kTileEdge - kBlock) * kTileEdge / 4)   // other warpgroups' are between
     UNROLL for (int part = 0; part < 4; ++part) {
@@ -2685,11 +2683,11 @@ DEVICE void write_rows(const Product& p, int batch, int row, int col, const floa
     }
   } else {
     UNROLL for (int h = 0; h < 2; ++h) {
-      const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // which have sums
+      const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // with sums
       float* one = next_address(at, 8 * h * p.c_row);
       if (m >= p.m) break;
       UNROLL for (int g = 0; g < 32; ++g) {
-        if (g % 8 == 0) keep(col0);   // else all conditions are found before, in registers that sums need
+        if (g % 8 == 0) keep(col0);   // else all conditions are found before, and take registers that sums need
         const int n = col0 + g / 2 * 8 + g % 2;
         if (n < p.n) __stcs(one, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
         one = next_address(one, (g % 2 ? 7 : 1) * p.c_col);
@@ -2725,7 +2723,7 @@ DEVICE void write_sums(const PairsProduct& h, const ClusterTile& tile, int group
       if (thread == 0) __threadfence(), atomicAdd(done, 1);
       return;
     }
-    if (thread == 0) {   // of a fallback some splits may be left out
+    if (thread == 0) {   // a fallback's splits may be left out
       while (load_relaxed(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
       __threadfence();
     }
@@ -2740,7 +2738,7 @@ DEVICE void write_sums(const PairsProduct& h, const ClusterTile& tile, int group
 // ---- Pairs: the policy.
 
 // A k-block takes three stages of 32 KB (picture: docs/kernel.md): half of Y, X, half of Y. X: hi and lo of a block for each warpgroup.
-// Y: hi of two blocks, then lo, as wgmma sees 128 columns; each CTA fetches half, for both. While one warpgroup promotes, one multiplies.
+// Y: hi of two blocks, then lo, as wgmma sees 128 columns; each CTA fetches half, for both.
 //
 // kLo: three products; else, for TF32, hi hi alone, in stages of half the size. kMajorX, kMajorY: k_is_row.
 template <bool kMajorX, bool kMajorY, bool kLo>
@@ -2763,32 +2761,32 @@ struct Pairs {
   };
 
   // None, if the only product needs the fallback.
-  static DEVICE bool has_work(const PairsProduct& h) {
+  static DEVICE bool has_work(const Product& h) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
   }
-  // Of a batch a fallback may have been computed in part: product_behind writes it.
-  static DEVICE bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
+  // A batch's fallback may have been computed in part: product_behind writes all of it.
+  static DEVICE bool is_left_out(const Product& h, const ClusterTile& tile) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
   }
-  static DEVICE int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
+  static DEVICE int operands_of(const Product& h, Shared& shared, const ClusterTile& tile) {
     Memory& own = shared.own;   // where load finds them
     own.tile = tile;
     own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
     return 0;
   }
-  static DEVICE float* result(const PairsProduct& h, int batch) { return c_of<float>(h.p, batch); }
-  static DEVICE const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
-  static DEVICE void prepare(const PairsProduct&, Shared&) {}
-  static DEVICE void finish(const PairsProduct&, Shared&) {}
-  static DEVICE void own_role(const PairsProduct&, Shared&, const ClusterTile&) {}
+  static DEVICE float* result(const Product& h, int batch) { return c_of<float>(h.p, batch); }
+  static DEVICE const SplitTiles& tiles_of(const Product& h) { return h.tiles; }
+  static DEVICE void prepare(const Product&, Shared&) {}
+  static DEVICE void finish(const Product&, Shared&) {}
+  static DEVICE void own_role(const Product&, Shared&, const ClusterTile&) {}
 
-  static DEVICE void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                              const KBlock& k_block, int) {
+  static DEVICE void load(const Product& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
+                          const KBlock& k_block, int) {
     constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     Memory& own = shared.own;
     const int k = k_block.k, row = own.tile.row + 2 * rank, col = own.tile.col;   // in blocks
-    // Which blocks there are, and what the k-block ends. Of hi alone a tile is one chain
+    // Find which blocks there are, and what the k-block ends. Of hi alone a tile is one chain
     int flags = k_block.last ? kLast | kEnds : 0;
     if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
     if (kLo && k_block.place >= kChain) flags |= kAgain;
@@ -2846,7 +2844,7 @@ struct Pairs {
 
   // The shared memory as a consumer sees it.
   struct View {
-    uint32_t base;   // of a pointer the compiler would make this address anew each time
+    uint32_t base;   // no pointer, of which the compiler would make this address anew each time
     int group;
 
     DEVICE BlockHead head(int stage, int block) const {
@@ -2856,15 +2854,14 @@ struct Pairs {
       return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
-    // Waits for it.
     DEVICE int next_stage(Pipeline<kStages>& at) const {
       const int stage = at.stage;
       barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, at.parity);
       at.advance();
       return stage;
     }
-    // Waits for X and the first half of Y. Returns the k-block's flags and, from bit 17 on, four bits each, the stages of Y's first half, X
-    // and, later, Y's second half: in one register, since sums leave few.
+    // Waits for Y's first half and X. Returns, in one register, since sums leave few, the k-block's flags and, from bit 17 on, four bits
+    // each, the stages of these and, later, of Y's second half.
     DEVICE int next_k_block(Pipeline<kStages>& at) const {
       const int y_stage = next_stage(at);
       const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + 4 * y_stage);
@@ -2879,7 +2876,7 @@ struct Pairs {
     }
   };
 
-  // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once, if it can while tensor cores are at work.
+  // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once, if possible while tensor cores are at work.
   template <int kHalf, typename Meanwhile>
   static DEVICE void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
     const int x_stage = k_block >> 21 & 15, y_stage = k_block >> (17 + 8 * kHalf) & 15;
@@ -2895,7 +2892,7 @@ struct Pairs {
       meanwhile();
       const BlockHead x_head = view.head(x_stage, view.group), y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
-      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums are brought to the scale of each
+      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums get the scale of each
         UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
         warpgroup_arrive();
         issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
@@ -2905,7 +2902,7 @@ struct Pairs {
       promote(sums, x_head.unscale, of_y(0), total), promote(sums + 32, x_head.unscale, of_y(1), total + 32);
       return view.release(y_stage);
     }
-    // Issue wgmma, hi hi last: small terms are added while sums are small
+    // Issue wgmma, hi hi last: small terms come while sums are small
     warpgroup_arrive();
     if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
     const float of_x = view.head(x_stage, view.group).unscale, of_first = of_y(0), of_second = of_y(1);
@@ -2915,13 +2912,12 @@ struct Pairs {
     // Wait for the next stages, and then for the sums
     meanwhile();
     warpgroup_wait<0>();
-    // Promote
     view.release(y_stage);
     promote(sums, of_x, of_first, total), promote(sums + 32, of_x, of_second, total + 32);
   }
 
-  // The tile would take registers: it is read behind each chain, from the queue's place that the flags have.
-  static DEVICE void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
+  // The tile would take registers: it is read behind each chain, from the queue, by the flags' round.
+  static DEVICE void compute(const Product& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
     int k_block, next;
@@ -2963,7 +2959,7 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) sums[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
-  NO_UNROLL for (int of_x = 1; of_x >= 0; --of_x) {   // the outliers of X, then of Y; a thread has a line of the other operand
+  NO_UNROLL for (int of_x = 1; of_x >= 0; --of_x) {   // outliers of X, then of Y; a thread has a line of the other operand
     const Operand operand = of_x ? kX : kY;
     const Packed& packed = of_x ? h.x : h.y;
     const auto other = view_of(of_x ? kY : kX, p, work);
@@ -2999,19 +2995,19 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
 // ---- Behind the Hopper kernel: the kernel.
 
 // Computes products as the fallback, corrects what has outliers, or mostly does nothing: so no more CTAs start than the GPU has room for.
-// The fallback's take tiles from a queue or, where they share k, have one a cluster.
+// The fallback's tiles come from a queue or, where CTAs share k, one a cluster.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   cudaTriggerProgrammaticLaunchCompletion();   // the next one may be such a kernel, too
-  // CTAs with nothing to do make room for the next kernel; the first stay, so that this one ends after the product
+  // CTAs with nothing to do make room for the next kernel; the first stay, so that this kernel ends after the product
   if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == (h.launch | kPackingEnded)) return;
   cudaGridDependencySynchronize();
   const uint64_t progress = *h.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "corrections are kept there");
-  // Correct the tiles that meet outliers, mostly few: each thread looks at another. A single product's fallback leaves nothing
+  // Correct the tiles that meet outliers, mostly few: each thread looks at another. None, if the only product falls back
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
     __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
     const uint32_t batches = p.batches, numbers = plan.tile_order.count() * batches, step = gridDim.x;
@@ -3052,7 +3048,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
-// Copies a block's elements below the diagonal to the place opposite, kNear neighbours at once; of more than one all are below.
+// Copies a block's elements below the diagonal to where they stand opposite, kNear neighbours at once; of more than one all are below.
 template <int kNear, typename Word, int kPitch>
 DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
   using Vector = AlignedArray<Word, kNear>;
@@ -3061,7 +3057,7 @@ DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&blo
   auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
   auto at = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
-  Vector held[kCount] = {};   // all are read before one is written: else each would wait for the one before
+  Vector held[kCount] = {};   // all are on their way before one is written
   UNROLL for (int u = 0; u < kCount; ++u)
     if (is_below(line(u), near(u))) held[u] = at(row + line(u), col + near(u));
   UNROLL for (int u = 0; u < kCount; ++u)
@@ -3108,7 +3104,7 @@ static Packed to_pack(const Product& p, Operand operand) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// What Hopper products need besides their operands, in one allocation: the progress, then what packing resets, the Controls first.
+// What Hopper products need besides their operands, in one allocation: the progress; what packing resets, first the Controls; the rest.
 struct Workspace {
   PairsProduct of[2];   // the product; or both gradients
   int products;
@@ -3128,7 +3124,7 @@ struct Workspace {
       bytes += (count * int64_t(sizeof(*at)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
     take(first.progress, 1);
-    take(first.controls, p.batches);   // what is reset
+    take(first.controls, p.batches);   // begins what is reset
     for (Packed* to : {&x, &y}) {
       const int64_t matrices = to->matrices, rows = ceil_div(to->rows, kBlock), cols = to->block_cols;
       take(to->wide_by_row, matrices * rows * mask_words(cols));
@@ -3140,7 +3136,7 @@ struct Workspace {
       take(h.queue.word, 1), take(h.next_behind, 1);
       take(h.splits_done, kTileEdge / kBlock * int64_t(h.tiles.rows) * h.tiles.cols * p.batches);
     }
-    first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;   // and what is not
+    first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;   // its end
     auto take_blocks = [&](Packed& to, int& blocks) {
       blocks = std::min(int64_t(to.matrices) * to.blocks_each, kMaxSize);   // no GPU has room for more
       take(to.metadata, blocks), take(to.blocks, blocks * block_bytes(p.tf32));
@@ -3151,7 +3147,7 @@ struct Workspace {
     const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whose sums have no place in C, as in splits
+    bool chains = false;   // whether some have no place in C, as in splits
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
     if (chains) take(first.chain_sums, clusters * kTile);   // of both gradients
@@ -3170,31 +3166,33 @@ struct Workspace {
 static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
   const int clusters = gpu.sms / 2;
   Workspace at(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
-  auto& of = at.of;
-  of[0].launch = of[1].launch = launch_number();
-  launch_kernel<pack_blocks>({of[0].x_blocks + of[0].y_blocks, kPackers, 0, 1, true, gpu.stream}, of[0]);
-  if (of[0].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
+  PairsProduct &first = at.of[0], &second = at.of[1];
+  first.launch = second.launch = launch_number();
+  launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
+  if (first.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Pairs<major_x, major_x || major_y, !tf32>;
     const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
-    if (at.products == 1) return launch_kernel<tile_product<Policy>>(launch, of[0], Alone::Product());
-    launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, of[0], of[1]);   // dX, and dY
-  }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
-  for (int u = 0; u < at.products; ++u)   // the fallback reads any strides, by elements where chunks cannot be copied
+    if (at.products == 1) return launch_kernel<tile_product<Policy>>(launch, first, Alone::Product());
+    launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, first, second);   // dX, and dY
+  }, constant(p.tf32), constant(k_is_row(kX, p)), constant(k_is_row(kY, p)));
+  for (int u = 0; u < at.products; ++u) {   // the fallback reads any strides, by elements where chunks cannot be copied
+    const PairsProduct& h = at.of[u];
     std::visit([&](auto x_k_major, auto y_k_major) {
-      launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, of[u]);
-    }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
+      launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(h.p, kMmaBlockK<float>, gpu, h);
+    }, constant(h.p.x_col == 1), constant(h.p.y_row == 1));
+  }
 }
 
 // ---- Launching: what the binding calls.
 
 int operands_to_copy(const Product& p, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  // The mma kernel reads what is not aligned by elements: of small products that takes less than a copy
+  // The mma kernel reads what is not aligned by elements, which for small products takes less than a copy
   const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? 1024 : 64);
   const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // of 16 bytes
-  // Neighbours in memory along k or the lines, and multiples of the unit; 2^38: where tensor maps end
-  auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t (&batch)[kMaxBatchDims]) {
+  // One stride of 1, all else multiples of the unit; 2^38: where tensor maps end
+  auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t* batch) {
     return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < int64_t(1) << 38 &&
            batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
   };
@@ -3209,8 +3207,8 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);   // of long k more CTAs can share each tile of a half
 }
 
-// Whether the Hopper kernel beats the tf32 and the mma kernel: T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes, else
-// the tf32 kernel takes 1.6 times as long.
+// Whether the Hopper kernel beats the tf32 and the mma kernel: see T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes;
+// else the tf32 kernel takes 1.6 times as long.
 static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {   // its gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * p.batches;
@@ -3221,7 +3219,7 @@ static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
   return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
 }
 
-// Whether the mma kernel beats half precision, which takes as long as its longest tile: where k is long beside what an SM sums.
+// Whether the mma kernel beats half precision, which takes as long as its longest tile: if k is long beside what an SM sums.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
   if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
@@ -3233,7 +3231,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
 }
 
-// Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
+// Which kernel computes a product, on a GPU of 8.0 or later: docs/kernel.md has a table, docs/limits.md what was measured for each bound.
 Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
   if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;   // a MIG slice: two gradients want two clusters
@@ -3241,11 +3239,11 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (p.type != kFloat32) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   const bool chunks = !operands_to_copy(p, kHalfKernel);
   if (path == kHopperPath || hopper_serves(p, gpu, chunks)) return kHopperKernel;
-  // Few tiles, or more where operands are not aligned, of which the mma kernel is slower; many; or large products
+  // Few tiles (where operands are not aligned, which slows the mma kernel, not so few), many, or large products
   const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
   const int64_t few = gpu.sms / 2 * (chunks ? 1 : 4);
   const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * p.batches >= 3.2e7;
-  // One stride of an operand has to be 1; longer sums are the mma kernel's, which promotes sooner
+  // One stride of each operand has to be 1; longer sums are the mma kernel's, which promotes sooner
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
   return computes && serves ? kTf32Kernel : kMmaKernel;
 }
@@ -3275,7 +3273,7 @@ bool launch_gradients(const Product& product, const Product& dx, const Product& 
 # 2. Binding and build
 # ======================================================================================================================
 
-# The only C++ that knows torch: it turns two tensors that the operator has checked into a Product and launches it.
+# The only C++ that knows torch: it makes a Product of two tensors, and launches it.
 _CPP_BINDING = r"""
 // ---- Binding: errors, and what a GPU is.
 
@@ -3316,8 +3314,8 @@ struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
   mutable Tensor workspace;   // holds what was allocated until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    // Asking for priorities makes the context that the driver's functions want, if the thread has none; the guard makes none where the
-    // device is current already. Unlike cudaSetDevice it leaves a context that is there: a green one, say.
+    // Asking for priorities makes the context that the driver's functions want, if the thread has none, but leaves one that is there (a
+    // green one, say), as cudaSetDevice does not. The guard makes none where the device is current already.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -3334,7 +3332,7 @@ struct OnDevice : Gpu {
 // kBFloat16 + 1 for a dtype that has no kernel.
 ElementType element_type(const Tensor& t) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
-  return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
+  return ElementType(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
 // Whether torch's settings (set_float32_matmul_precision, allow_tf32, fp32_precision) allow TF32. `precision` is
@@ -3347,7 +3345,7 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
-// The masks of a structure, which has them as X, Y and C are stored, two bits each; x and y are here as the contraction multiplies them.
+// A structure has the masks of X, Y and C as they are stored, two bits each; x and y are those of X and Y as they are multiplied.
 struct Structure {
   int x, y, c;
   Structure(int structure, int contraction) : x(structure & 3), y(structure >> 2 & 3), c(structure >> 4) {
@@ -3359,13 +3357,13 @@ struct Structure {
   bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
 };
 
-// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Too many of
-// those become one, by a copy where they do not merge.
+// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. If there are
+// too many of these they become one, by a copy where they do not merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
   p.batches = 1, p.batch_dims = 0;
-  for (int64_t d = 0; d < x.dim() - 2; ++d) {   // merges neighbours where both operands allow it, and leaves out sizes of 1
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {   // merges neighbours where both operands allow it, without sizes of 1
     const int64_t size = x.size(d);
     if (size == 1) continue;
     int at = p.batch_dims - 1;
@@ -3379,7 +3377,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
-  p.m = int(m), p.n = int(n), p.k = int(k);
+  p.m = m, p.n = n, p.k = k;
   p.type = element_type(x), p.tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
   auto stride = [](const Tensor& t, int d) {   // of one column or row both may be 1: the one of no use becomes its length
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
@@ -3391,7 +3389,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
   const Side sides[] = {kEverywhere, kUpToLine, kFromLine};   // of X, by mask; Y's lines are columns
-  p.x_side = sides[masks.x], p.y_side = static_cast<Side>(-sides[masks.y]);
+  p.x_side = sides[masks.x], p.y_side = Side(-sides[masks.y]);
   p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
   if (masks.c == kUpper) {   // C^T = Y^T X^T is lower, and lies the other way round
     std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch), std::swap(p.x_side, p.y_side);
@@ -3402,7 +3400,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
 }
 
 // A copy that lies as t does (a single column by its rows), in lines that begin at multiples of 16 bytes. What is broadcast stays so. torch
-// copies such lines element by element, so words of 8 or 4 bytes stand for elements where they can.
+// copies such lines element by element: where they can, words of 8 or 4 bytes stand for elements.
 Tensor padded_copy(const Tensor& t) {
   if (t.stride(-2) == 1 && (t.stride(-1) != 1 || t.size(-1) < t.size(-2))) return padded_copy(t.mT()).mT();
   Tensor from = t;
@@ -3421,7 +3419,7 @@ Tensor padded_copy(const Tensor& t) {
 
 // ---- Binding: what the kernels can be given.
 
-// Whether all of a tensor lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
+// Whether all of a tensor lies in its memory: no subclass (DTensor), no wrapper of torch's, no negated view.
 bool is_memory(const Tensor& t) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
@@ -3437,12 +3435,12 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
     return false;
   const Structure masks(structure, contraction);
   const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // the dimension of k; -3 - it is the other one
-  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // of two copies of one matrix kernels read one
+  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // kernels read one of the two
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kAll || x.size(-1) == x.size(-2)) &&
          (masks.y == kAll || y.size(-1) == y.size(-2)) && (masks.c == kAll || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
 
-// Whether the operands fit, and none of torch's modes and transforms looks on. Autograd may.
+// Whether the operands fit, and none of torch's modes and transforms looks on, but perhaps autograd.
 bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) {
   return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
          c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
@@ -3451,8 +3449,8 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 // ---- Binding: products, and gradients of those whose operands are still packed.
 
-// C, the kernel that computed it and, if `keep`, the Hopper kernel's workspace: a Control for each of the batch, and the packed operands.
-// An undefined tensor is Python's None.
+// C, the kernel that computed it and, if `keep`, the Hopper kernel's workspace, with Controls and packed operands. An undefined tensor is
+// Python's None.
 std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
@@ -3464,7 +3462,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
   Product p = describe(x, y, c, contraction, structure);
   if (p.symmetric && is_computed_whole(p, on)) structure &= 15, p.c_lower = p.symmetric = 0;   // c is kAll
-  const Kernel kernel = kernel_for(p, on, static_cast<Path>(path));
+  const Kernel kernel = kernel_for(p, on, Path(path));
   if (const int copies = operands_to_copy(p, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
@@ -3490,7 +3488,7 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64, by substitution, 64 rows at a time: X21 = -L22^-1 (L21 X11).
-// L22 is solved for: an inverse of it to multiply by would be off by its condition (docs/kernel.md).
+// docs/kernel.md says why L22 is solved for, and not inverted.
 Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
@@ -3520,8 +3518,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
-# By the environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two
-# kernels, with the mma kernel for float64 and on other GPUs.
+# By TRIL_MATMUL_PATH: 'auto' (or unset); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two kernels, with the mma kernel
+# for float64 and on other GPUs.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
 _wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
 if _wanted not in _PATHS:
@@ -3532,7 +3530,7 @@ _PATH = _PATHS[_wanted]
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
-# Behind the templates, parts that nvcc compiles at once, each with the kernels that it alone launches.
+# Behind the templates, parts that nvcc compiles at once, each with kernels that it alone launches.
 _CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
 _CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_half<__half>(p, gpu); }"]]
 _CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_half<__nv_bfloat16>(p, gpu); }"]]
@@ -3542,7 +3540,7 @@ _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on al
 _NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 _CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-# Each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
+# Each of torch's CUDA version: by itself nvcc brings the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
@@ -3553,7 +3551,7 @@ def _say(what):
 
 def _pip_toolkit(cuda, path):
     """(CUDA_HOME, folders of headers, libcudart) of pip's packages for CUDA `cuda`, in the folders of `path`, or None. From CUDA 13 on they
-    make a tree, nvidia/cu13, in site-packages, or in two of those; before, they have no nvcc."""
+    make a tree, nvidia/cu13, in site-packages, or two; before, they have no nvcc."""
     major = str(cuda).partition(".")[0]
     trees = [f"{os.path.abspath(folder)}/nvidia/cu{major}" for folder in path]
     # A file of each package, in the order of _PIP_PACKAGES, and the library of the last
@@ -3579,13 +3577,13 @@ def _load_build(folder, name):
 
 def _build():
     """The extension module for the GPUs present, compiled if it has not been. None where no GPU has kernels, or there is no nvcc."""
-    # From 10.0 on code for minor 0 runs on all of a family, of which not every nvcc knows each
+    # From 10.0 on code for minor 0 runs on all of a family, of which an nvcc may not know each
     targets = sorted({(major, minor * (major < 10)) for major, minor in _CAPABILITIES if (major, minor) >= _OLDEST})
     if not targets:
         return None
     names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # a: with wgmma
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
-    # All that decides the binary, so that an edited file, a new GPU or another Python never meets an old build
+    # All that decides the binary: an edited file, a new GPU or another Python never meets an old build
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     name = "tril_matmul_" + hashlib.sha256("\n".join(decisive).encode()).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -3594,13 +3592,13 @@ def _build():
 
 
 def _compile(root, name, flags, targets):
-    """The module, built in a folder that gets its name once all is there: a build that was killed, or goes on without its Python, is never
-    taken for one."""
+    """The module, built in a folder that gets its name last: a build that was killed, or goes on without its Python, is never taken for
+    one."""
     import fcntl
 
     from torch.utils import cpp_extension
 
-    # What torch has found need not have nvcc, and of pip's packages torch does not know
+    # The CUDA_HOME that torch has found may lack nvcc, and pip's packages torch does not know
     home = cpp_extension.CUDA_HOME
     toolkit = home, [], None
     if home is None or not (os.path.exists(f"{home}/bin/nvcc") or "PYTORCH_NVCC" in os.environ):
@@ -3629,7 +3627,7 @@ def _compile(root, name, flags, targets):
         cpp_extension.CUDA_HOME, headers, library = toolkit
         if library:  # the linker is told -lcudart; pip's library has a version in its name
             os.symlink(library, f"{room}/libcudart.so")
-        # load_inline compiles one CUDA source by what PYTORCH_NVCC names: here by nvcc for each part, in a folder of its own
+        # load_inline compiles one CUDA source, by what PYTORCH_NVCC names: nvcc for each part, in a folder of its own
         nvcc = os.environ.get("PYTORCH_NVCC", f"{toolkit[0]}/bin/nvcc")
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
         parts = f"seq 0 {len(_CUDA_PARTS) - 1} | xargs -P${{MAX_JOBS:-0}} -I%PART%"
@@ -3652,7 +3650,7 @@ def _compile(root, name, flags, targets):
             cuda_sources=list(_CUDA_SOURCES),
             extra_cflags=["-O2"],
             extra_cuda_cflags=flags,
-            no_implicit_headers=True,  # so without torch's headers the CUDA source compiles in a third of the time
+            no_implicit_headers=True,  # without torch's headers the CUDA source compiles in a third of the time
             extra_include_paths=headers,
             extra_ldflags=["-L.", "[1-9]/*.o"],  # the other parts
             build_directory=room,
@@ -3690,7 +3688,7 @@ _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first retu
 
 _NN, _NT, _TN = range(3)  # the contractions, as in the CUDA source
 _FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as there: what of a matrix there is
-_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # the transpose's mask, by an operand's
+_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # a transpose's mask, by the matrix's
 
 
 def _masked(x, y, c):
@@ -3720,8 +3718,8 @@ def _check_flags(function, **flags):
 
 
 def _prepared(function, A, B, contraction, structure, names="AB", autocast=True):
-    """The operands in autocast's dtype, if asked for, their leading dimensions broadcast. If anything is wrong with them, a TypeError, a
-    ValueError or a RuntimeError says with which, by its letter in `names`, what it is and what is accepted."""
+    """The operands in autocast's dtype, if asked for, their leading dimensions broadcast. A TypeError, a ValueError or a RuntimeError says
+    which of them, by its letter in `names`, is not accepted, and what would be."""
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         must = f"{function}: {name} must"
         if not isinstance(T, torch.Tensor):
@@ -3776,24 +3774,22 @@ def _built():
     """The extension module, or a RuntimeError where there is none."""
     if _EXTENSION is None:
         raise RuntimeError(
-            "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
-            f" was found (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to"
-            f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
+            "tril_matmul: the CUDA kernels were not built when this file was imported, because no nvcc was found (or no GPU was visible"
+            f" then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit lies, or (from CUDA"
+            f" 13 on) {_PIP_COMMAND}; then import again."
         )
     return _EXTENSION
 
 
 # ---- Operator, by torch's own products: CPU tensors, and those of older GPUs. ----------------------------------------
-#
-# KernelBench's static checker looks for such calls: these serve no GPU that has kernels.
 
 _BLOCK = 128  # of the middle index; 96 to 160 are within 5 % of each other from N = 256 to 1024 on two cores
-_LARGEST_DENSE = 240, 320  # the largest N, of one matrix and of a batch, where dense products are faster than blocks
+_LARGEST_DENSE = 240, 320  # N, of one matrix and of a batch, up to which dense products are faster than blocks
 _CACHED = 2**18  # elements of a batch that are multiplied together, and so stay in a CPU's caches
 
 
 def _mirrored(C, out):
-    """Copies, in place, what is below C's diagonal to where it stands opposite: by blocks, which stay in a CPU's caches."""
+    """Copies, in place, what is below C's diagonal to where it stands opposite, by blocks, for a CPU's caches."""
     for at in range(0, C.shape[-1], _BLOCK):
         middle, before = slice(at, at + _BLOCK), slice(at)
         C[..., before, middle] = C[..., middle, before].mT
@@ -3813,7 +3809,7 @@ def _once(change, T):
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """The product of two lower or upper matrices, or a gradient of one; X and Y as they are multiplied. The masks order the indices of
+    """The product of two lower or upper matrices, or its gradient; X and Y as they are multiplied. The masks order the indices of
     C[m, n] += X[m, k] Y[k, n]: a block of the middle one meets all that is lower, and all that is higher, and no more."""
     C = X.new_zeros(X.shape)
     x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
@@ -3847,7 +3843,7 @@ def _product_by_torch(X, Y, contraction, structure):
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
-    # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms
+    # A NaN or Inf may have met a masked zero, which is no term: such a k is added by itself, where it has terms
     if (x or y) and not (math.isfinite(C.sum().item()) or C.isfinite().all()):  # a sum is read faster, but may overflow
         finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
         if not finite.all():  # else a sum has overflowed
@@ -3876,8 +3872,8 @@ def _inverse(L, unit):
     solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unit)
     L = L.tril()
     X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
-    for at in (~X.sum((-2, -1)).isfinite()).nonzero().tolist():  # as above
-        # Columns stay apart from rows above them, where zero over zero and zero times Inf are NaN
+    for at in (~X.sum((-2, -1)).isfinite()).nonzero().tolist():  # a sum is read faster, but may overflow
+        # Columns stay apart from rows above, where zero over zero and zero times Inf are NaN
         x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
         begins = [z + 1 for z in (y.diagonal()[:-1] == 0).nonzero().flatten().tolist()] if y.isfinite().all() else range(1, N)
         for begin, end in itertools.pairwise([0, *begins, N]):
@@ -3886,8 +3882,8 @@ def _inverse(L, unit):
     return X
 
 
-# dX and dY from G = dC: contractions again (see the trilinear form above), the three masks in the places of their matrices. So one operator
-# serves gradients of every order.
+# dX and dY from G = dC: contractions again (see the trilinear form above), each mask in the place of its matrix. So one operator serves
+# gradients of every order.
 _GRADIENTS = {
     _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # of C = X Y
     _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # of C = X Y^T
@@ -3896,8 +3892,8 @@ _GRADIENTS = {
 
 
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
-    """For FlopCounterMode: two for each multiply-add. A mask asks that one index is at most another. Two masks with an end in common leave
-    N (N + 1) (2 N + 1) / 6 multiply-adds, two in a row, or three, N (N + 1) (N + 2) / 6."""
+    """For FlopCounterMode: two for each multiply-add. A mask asks that one index is at most another. Two masks with a common end leave
+    N (N + 1) (2 N + 1) / 6 multiply-adds; two in a row, or three, N (N + 1) (N + 2) / 6."""
     *batch, m, n = out_val.shape
     k, (x, y, c) = X.shape[-2 if contraction == _TN else -1], _masks(structure, contraction)
     c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
@@ -3911,28 +3907,28 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
 
 # ---- Operators, as PyTorch knows them. -------------------------------------------------------------------------------
 #
-# torch.ops.tril_matmul.product and .inverse are what torch.compile, export and torch.func see. Executed again, as in notebooks, this file
-# defines them anew, and torch destroys the definitions before: an operator is looked up at each call.
+# torch.compile, export and torch.func see torch.ops.tril_matmul.product and .inverse. Executed again, as in notebooks, this file defines
+# them anew, and torch destroys those before: an operator is looked up at each call.
 
 
 class _Product(torch.autograd.Function):
-    """C of X and Y, for autograd. Behind the operator's inputs comes what has been computed, whose gradient is None."""
+    """C of X and Y, for autograd. Behind the operator's inputs comes what has been computed, of no gradient."""
 
     def setup_context(ctx, inputs, output):
-        """Keeps Y for dX, X for dY, and the workspace, which holds them packed."""
+        """Keeps Y for dX, X for dY, and the workspace, with both packed."""
         X, Y, ctx.contraction, ctx.structure, *computed = inputs
         workspace = computed[0][1] if computed else None
         ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None, workspace)
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """None where not asked for. Of a symmetric product, whose operands are one matrix, dX may be all of the gradient."""
+        """None where not asked for. Of a symmetric product, of one matrix and itself, dX may be all of the gradient."""
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
         # Only an operator can be traced, and has gradients of its own
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
         if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
             return *found, None, None, None
-        # In (G + G^T) X torch's sums would lose many small terms of G X beside a large one of G^T X: there they are two products
+        # In (G + G^T) X torch's sums would lose many small terms of G X beside a large one of G^T X: it gets two products
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
             G, needed[1] = G + G.mT, False
@@ -3993,11 +3989,11 @@ def _operator(name, *inputs):
 
 def _define(rules, name, schema, compute, fake):
     """Defines an operator: what computes it, the shape of its result, and the rules of its derivatives, in both modes, of every order."""
-    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
-    definition.register_fake(fake)
-    _definitions.append(definition)
+    op = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
+    op.register_fake(fake)
+    _definitions.append(op)
 
-    @definition.register_vmap
+    @op.register_vmap
     def vmap(info, in_dims, *inputs):  # the mapped dimension becomes one more leading dimension
         inputs = list(inputs)
         for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
@@ -4006,10 +4002,10 @@ def _define(rules, name, schema, compute, fake):
         return _operator(name, *inputs), 0
 
     if not _HAS_LEVELS:
-        definition.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
+        op.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # torch.func refuses what torch.library registers, and forward mode loses its tangents in it. This serves, as in torch's own operators,
+    # torch.func refuses what torch.library registers, and forward mode loses its tangents in it. As in torch's own operators, this serves
     # the innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
     overload = getattr(torch.ops.tril_matmul, name).default
     rules.forward = lambda *inputs: inputs[-1][0]  # what has been computed
@@ -4022,10 +4018,10 @@ def _define(rules, name, schema, compute, fake):
             return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
 
     for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # go before torch.library's own, of all devices
-        definition._lib.impl(name, derive, key)
+        op._lib.impl(name, derive, key)
 
 
-# torch forgets a definition to which nothing refers: with one from before a reload its name, which is a new one's now
+# torch forgets a definition to which nothing refers, with one from before a reload also the name, which a new one has by now
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
@@ -4043,19 +4039,19 @@ if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
 
 def _plain_product(X, Y, contraction, structure):
     """The product, with its gradients, of tensors at which nothing looks but autograd; else, or if on a GPU they do not fit, None."""
-    # A graph holds the operator, no function of Python's, and through the operator a subclass is asked
+    # A graph holds the operator, no function of Python's, and the operator asks a subclass
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
         plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
     else:
         plain = _PLAIN_KEYS and not (torch.is_autocast_enabled("cpu") or _in_forward_mode())
-        plain = plain and not (_keys_of(X).raw_repr() | _keys_of(Y).raw_repr() | _keys_around().raw_repr()) & ~_PLAIN_KEYS
+        plain = plain and not (_keys_of(X) | _keys_of(Y) | _keys_around()).raw_repr() & ~_PLAIN_KEYS
     if not plain:
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, contraction, structure)
-    # For the gradients the operands stay packed, unless hooks spare memory: save_on_cpu, checkpoint
+    # For gradients the operands stay packed, unless hooks spare memory: save_on_cpu, checkpoint
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
@@ -4073,7 +4069,7 @@ def _multiply(*product):
 
 
 def _call(function, A, B, contraction, structure, names="AB"):
-    """What the public functions do: the short way where it serves; else checks, autocast and broadcasting first."""
+    """What public functions do: the short way where it serves; else checks, autocast and broadcasting first."""
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, contraction, structure)) is not None:  # which checks them, too
         return C
     return _multiply(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
@@ -4097,7 +4093,7 @@ def tril_matmul(A, B):
         C (..., N, N), contiguous, of the same dtype: C[i, j] = sum over k = j..i of A[i, k] * B[k, j], and exactly zero for i < j.
 
     Differentiable, any number of times: dA = tril(tril(G) @ tril(B)^T), dB = tril(tril(A)^T @ tril(G)). What stands above the diagonals
-    is no input, so its gradient is zero; for A = tril(P) that is what autograd gives for P.
+    is no input, and its gradient is zero.
 
     Raises:
         TypeError: not a tensor, not dense, or of another dtype.
@@ -4114,9 +4110,9 @@ def triu_matmul(A, B):
 
 def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
     """_call of one matrix, on the left or not, and dense ones. Of a batch of these it meets all rows in one product, which has one gradient
-    of it, or all columns, if copying them takes less than a gradient for each."""
+    of it, or all columns, if to copy them takes less than a gradient for each."""
     one, many = (A, B) if left else (B, A)
-    # Shards of a DTensor may stand in the way, and a traced graph would keep the sizes
+    # Shards of a DTensor may stand in the way, and a traced graph keeps sizes
     if _is_no_subclass(A) and _is_no_subclass(B) and 2 <= one.dim() <= many.dim() > 2 and not (A.is_nested or B.is_nested):
         dynamic = torch.compiler.is_compiling()
         few_columns = not dynamic and (many.shape[-1] == 1 or (one.requires_grad and 4 * many.shape[-1] <= many.shape[-2]))
@@ -4143,18 +4139,19 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
 
     A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
-    whose place there are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). As in torch.tril and torch.triu
-    A ends, or begins, at another `diagonal`, above the main one or, if negative, below (which costs copies of A, X and C), if not
-    `unitriangular`. All else as in tril_matmul.
+    whose place are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). As in torch.tril and torch.triu A
+    ends, or begins, at another `diagonal`, above the main one or, if negative, below (which costs copies of A, X and C; not if
+    `unitriangular`). All else as in tril_matmul.
     """
-    _check_flags("triangular_matmul", upper=upper, left=left, unitriangular=unitriangular)
+    name = "triangular_matmul"
+    _check_flags(name, upper=upper, left=left, unitriangular=unitriangular)
     if not isinstance(diagonal, int) or isinstance(diagonal, bool):
-        raise TypeError(f"triangular_matmul: diagonal must be an int, but is {diagonal!r}")
+        raise TypeError(f"{name}: diagonal must be an int, but is {diagonal!r}")
     if unitriangular and diagonal:
-        raise ValueError(f"triangular_matmul: diagonal must be 0 if unitriangular, but is {diagonal}")
+        raise ValueError(f"{name}: diagonal must be 0 if unitriangular, but is {diagonal}")
     mask = _TRIU if upper else _TRIL
     if unitriangular:
-        A, _ = _prepared("triangular_matmul", A, A, _NN, _LOWER, "AA")
+        A, _ = _prepared(name, A, A, _NN, _LOWER, "AA")
         if _is_no_subclass(A):  # contiguous: elements may be one in memory; in place torch.func.linearize would drop it
             A = A.contiguous().diagonal_scatter(A.new_ones(A.shape[:-1]), dim1=-2, dim2=-1)
         else:  # of a DTensor, diagonal_scatter has no gradient
@@ -4162,22 +4159,22 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     operands, names = ((A, X), "AX") if left else ((X, A), "XA")
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if diagonal:  # is the main one, with so many rows more before A's and columns behind (upper: behind, before), or, if negative, fewer
-        _prepared("triangular_matmul", *operands, _NN, structure, names)  # says what is wrong with them as they are
+        _prepared(name, *operands, _NN, structure, names)  # an error tells of them as they are
         N, pad = A.shape[-1], torch.nn.functional.pad
         more = max(-N, min(N, -diagonal if upper else diagonal))
         rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))
         inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
         C = triangular_matmul(pad(A, (*cols, *rows)), pad(X, inner), upper=upper, left=left)
         return pad(C, [-lines for lines in outer])
-    return _call_folded("triangular_matmul", *operands, _NN, structure, names, left)
+    return _call_folded(name, *operands, _NN, structure, names, left)
 
 
 def gram(X, *, transpose=False, structure="dense"):
-    """X @ X^T, or X^T @ X, if `transpose`: symmetric, bit by bit. One half is computed, but where all of it takes no longer.
+    """X @ X^T, or X^T @ X, if `transpose`: symmetric, bit by bit. One half is computed, unless all of it takes no longer.
 
-    X is (..., M, K); or, if `structure` is 'lower' or 'upper', (..., N, N) and triangular, and its other triangle is not read. The result
-    is (..., M, M), or (..., K, K), if `transpose`. Both triangles of its gradient G count: dX = (G + G^T) @ X, or X @ (G + G^T), where
-    G + G^T is rounded to the dtype, and Inf beyond it. All else as in tril_matmul.
+    X is (..., M, K); or, if `structure` is 'lower' or 'upper', (..., N, N), and its other triangle is not read. The result is (..., M, M),
+    or (..., K, K), if `transpose`. Both triangles of its gradient G count: dX = (G + G^T) @ X, or X @ (G + G^T), where G + G^T is rounded
+    to the dtype, and Inf beyond it. All else as in tril_matmul.
     """
     _check_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _MASKS[:3]:
@@ -4187,7 +4184,7 @@ def gram(X, *, transpose=False, structure="dense"):
 
 
 def lu_matmul(L, U):
-    """L @ U of a lower and an upper triangular matrix, (..., N, N) each: what an LU factorisation inverts. The result is dense.
+    """L @ U of a lower and an upper triangular matrix, (..., N, N): what an LU factorisation inverts. The result is dense.
 
     The other triangles are not read. All else as in tril_matmul.
     """
@@ -4197,9 +4194,9 @@ def lu_matmul(L, U):
 def triangular_inverse(L, *, unitriangular=False):
     """The inverse X of a lower triangular matrix L, lower triangular as well: what solve_triangular(L, I, upper=False) computes.
 
-    L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. X has Inf
-    or NaN where a diagonal element is zero. In float32 an element is off by some 1e-6 of |X| |L| |X|, as by substitution. 16-bit types and
-    their gradients are computed in wider ones; autocast changes nothing, as torch has it. All else as in tril_matmul.
+    L is (..., N, N). What is above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. X has Inf or
+    NaN where a diagonal element is zero. In float32 an element is off by some 1e-6 of |X| |L| |X|, as by substitution. 16-bit types, and
+    their gradients, are computed in wider ones; autocast changes nothing, as torch has it. All else as in tril_matmul.
     """
     _check_flags("triangular_inverse", unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
@@ -4210,17 +4207,17 @@ def triangular_inverse(L, *, unitriangular=False):
 
 
 def explain(A, B, problem="lower"):
-    """Compute one product and say how, for debugging (it waits for the GPU).
+    """Computes one product and says how, for debugging (it waits for the GPU).
 
-    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper'), transposed_a_matmul ('transposed_a'), lu_matmul ('lu'),
+    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper'), transposed_a_matmul ('transposed_a'), lu_matmul ('lu') or
     triangular_matmul ('triangular'), or both the matrix of gram ('gram').
 
     Returns a dict:
-        'path': the kernel whose result counts, 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper, fallback' where a part
-            of a batch fell back; or, where no kernel computes, 'cpu', 'torch' (a GPU before compute capability 8.0) or 'meta'
-        'fallback', 'fallback_at': whether another kernel computed, as pairs of float16 cannot hold an operand; and which products of
-            the batch, counted over its leading dimensions as one
-        'outliers': how many elements of the batch are too small for a pair of float16, and kept whole beside their blocks
+        'path': the kernel whose result counts, 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper, fallback' where part of
+            a batch fell back; or, where no kernel computes, 'cpu', 'torch' (a GPU before compute capability 8.0) or 'meta'
+        'fallback', 'fallback_at': whether pairs of float16 could not hold an operand, so that another kernel computed; and which products
+            of the batch, counted over its leading dimensions as one
+        'outliers': how many elements of the batch are too small for such a pair, and kept whole beside their blocks
         'masks': of A, B and the result: 'dense', 'lower', 'upper' or 'symmetric'
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), RuntimeError on a GPU for what has no memory

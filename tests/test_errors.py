@@ -183,9 +183,9 @@ def test_an_unknown_path(monkeypatch, value):
 def test_a_cuda_tensor_without_kernels(model, monkeypatch):
     monkeypatch.setattr(model, "_EXTENSION", None)
     assert refusal(RuntimeError, model._built) == (
-        "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc was found"
-        f" (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit"
-        f" lies, or (from CUDA 13 on) in its place pip install nvidia-cuda-nvcc~={torch.version.cuda}.0"
+        "tril_matmul: the CUDA kernels were not built when this file was imported, because no nvcc was found (or no GPU was visible then)."
+        f" Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit lies, or (from CUDA 13 on)"
+        f" pip install nvidia-cuda-nvcc~={torch.version.cuda}.0"
         f" nvidia-cuda-crt~={torch.version.cuda}.0 nvidia-nvvm~={torch.version.cuda}.0 nvidia-cuda-cccl~={torch.version.cuda}.0"
         f" nvidia-cuda-runtime~={torch.version.cuda}.0; then import again."
     )
