@@ -3427,7 +3427,6 @@ bool is_memory(const Tensor& t) {
   return keys.has_all(t.key_set());
 }
 
-// Whether the operands, the contraction and the structure fit each other.
 bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   if (!is_memory(x) || !is_memory(y) || y.device() != x.device() || y.scalar_type() != x.scalar_type() || x.dim() < 2 ||
       y.dim() != x.dim() || element_type(x) > kBFloat16 || contraction < kNN || contraction > kTN ||
@@ -3766,12 +3765,10 @@ _GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_CAPABILITIE
 
 
 def _has_kernels(X):
-    """Whether X lies on a GPU that has kernels."""
     return X.is_cuda and not (_GPUS_WITHOUT_KERNELS and X.get_device() in _GPUS_WITHOUT_KERNELS)
 
 
 def _built():
-    """The extension module, or a RuntimeError where there is none."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: the CUDA kernels were not built when this file was imported, because no nvcc was found (or no GPU was visible"
@@ -3857,11 +3854,11 @@ def _product_by_torch(X, Y, contraction, structure):
 # ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
 
 
-def _product(X, Y, contraction, structure):
-    """The contraction of two tensors that fit each other."""
+def _product(X, Y, *kind):
+    """The product of two tensors that fit each other. kind: the contraction and the structure."""
     if _has_kernels(X):
-        return _built().product(X, Y, contraction, structure, _PATH, False)[0]
-    return _product_by_torch(X, Y, contraction, structure)
+        return _built().product(X, Y, *kind, _PATH, False)[0]
+    return _product_by_torch(X, Y, *kind)
 
 
 def _inverse(L, unit):
@@ -3981,7 +3978,6 @@ def _in_forward_mode():
 
 
 def _operator(name, *inputs):
-    """The operator as torch has it now."""
     if not _HAS_LEVELS and _in_forward_mode():
         raise NotImplementedError("tril_matmul: forward mode needs private names of torch, of which this one does not have all")
     return getattr(torch.ops.tril_matmul, name)(*inputs)
@@ -4037,42 +4033,41 @@ if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
     _PLAIN_KEYS = functools.reduce(_DispatchKeySet.__or__, map(_DispatchKeySet, _KEYS)).raw_repr()
 
 
-def _plain_product(X, Y, contraction, structure):
+def _plain_product(X, Y, *kind):
     """The product, with its gradients, of tensors at which nothing looks but autograd; else, or if on a GPU they do not fit, None."""
     # A graph holds the operator, no function of Python's, and the operator asks a subclass
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
-        plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
+        plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, *kind)
     else:
         plain = _PLAIN_KEYS and not (torch.is_autocast_enabled("cpu") or _in_forward_mode())
         plain = plain and not (_keys_of(X) | _keys_of(Y) | _keys_around()).raw_repr() & ~_PLAIN_KEYS
     if not plain:
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-        return _product(X, Y, contraction, structure)
+        return _product(X, Y, *kind)
     # For gradients the operands stay packed, unless hooks spare memory: save_on_cpu, checkpoint
-    keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
+    keep = X.requires_grad and Y.requires_grad and kind in ((_NN, _LOWER), (_NN, _UPPER)) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
         if keep:
-            C, _, workspace = _built().product(X, Y, contraction, structure, _PATH, True)
+            C, _, workspace = _built().product(X, Y, *kind, _PATH, True)
         else:
-            C, workspace = _product(X, Y, contraction, structure), None
-    return _Product.record(X, Y, contraction, structure, (C, workspace))
+            C, workspace = _product(X, Y, *kind), None
+    return _Product.record(X, Y, *kind, (C, workspace))
 
 
 def _multiply(*product):
-    """The product of tensors that fit each other."""
     C = _plain_product(*product)
     return _operator("product", *product) if C is None else C
 
 
-def _call(function, A, B, contraction, structure, names="AB"):
+def _call(function, A, B, *kind, names="AB"):
     """What public functions do: the short way where it serves; else checks, autocast and broadcasting first."""
-    if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, contraction, structure)) is not None:  # which checks them, too
+    if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, *kind)) is not None:  # which checks them, too
         return C
-    return _multiply(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
+    return _multiply(*_prepared(function, A, B, *kind, names), *kind)
 
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
@@ -4124,7 +4119,7 @@ def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
             rows = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
             C = _reshaped(rows, (*X.shape[:-1], rows.shape[-1]))
             return C.mT.clone(memory_format=torch.contiguous_format) if left else C  # not everywhere could a view be changed in place
-    return _call(function, A, B, contraction, structure, names)
+    return _call(function, A, B, contraction, structure, names=names)
 
 
 def transposed_a_matmul(A, B):
@@ -4180,7 +4175,7 @@ def gram(X, *, transpose=False, structure="dense"):
     if not isinstance(structure, str) or structure not in _MASKS[:3]:
         raise ValueError(f"gram: structure must be one of 'dense', 'lower', 'upper', but is {structure!r}")
     mask = _MASKS.index(structure)
-    return _call("gram", X, X, _TN if transpose else _NT, _masked(mask, mask, _SYMMETRIC), "XX")
+    return _call("gram", X, X, _TN if transpose else _NT, _masked(mask, mask, _SYMMETRIC), names="XX")
 
 
 def lu_matmul(L, U):
@@ -4188,7 +4183,7 @@ def lu_matmul(L, U):
 
     The other triangles are not read. All else as in tril_matmul.
     """
-    return _call("lu_matmul", L, U, *_PROBLEMS["lu"], "LU")
+    return _call("lu_matmul", L, U, *_PROBLEMS["lu"], names="LU")
 
 
 def triangular_inverse(L, *, unitriangular=False):
@@ -4225,22 +4220,22 @@ def explain(A, B, problem="lower"):
     """
     if not isinstance(problem, str) or problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
-    contraction, structure = _PROBLEMS[problem]
+    kind = _PROBLEMS[problem]
     for name, T in (("A", A), ("B", B)):
         if isinstance(T, torch.Tensor) and not _is_no_subclass(T):
             raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
     if problem == "gram" and A is not B:
         raise ValueError("explain: A and B must be one matrix where problem is 'gram', but are two")
-    A, B = _prepared("explain", A, B, contraction, structure)
+    A, B = _prepared("explain", A, B, *kind)
     path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
-        C, path, workspace = _built().product(A, B, contraction, structure, _PATH, True)
+        C, path, workspace = _built().product(A, B, *kind, _PATH, True)
         if workspace is not None:  # a word; then for each product whether it fell back, and how many outliers it has
             controls = workspace[8 : 8 * (1 + C.shape[:-2].numel())].view(torch.int32).view(-1, 2).tolist()
     fallback_at = [at for at, (fallback, _) in enumerate(controls) if fallback]
     if fallback_at:
         path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
-    outliers, masks = sum(count for _, count in controls), tuple(_MASKS[mask] for mask in _masks(structure))
+    outliers, masks = sum(count for _, count in controls), tuple(_MASKS[mask] for mask in _masks(kind[1]))
     return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers, "masks": masks}
 
 
