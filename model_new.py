@@ -2026,8 +2026,8 @@ struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
 
-  // A word that counts for some other launch, or never did, is set right during the first tiles: clusters that all found it wrong in `take`
-  // would be in each other's way (5 us).
+  // A word that counts for some other launch, or never did, is set right during the first tiles: clusters that all found it so in `take`
+  // would hinder each other (5 us).
   DEVICE void begin(uint32_t count) const {
     uint64_t expected = 0, found;
     while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
@@ -2082,7 +2082,7 @@ DEVICE ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Pol
   return shared.next[round % kQueued];
 }
 
-// By a thread of each CTA: the first takes the next tile, and sends it to the others, which expect it.
+// By a thread of each CTA: the first one's takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
 DEVICE void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   uint64_t* full = &shared.next_full[round % kQueued];
@@ -2179,7 +2179,7 @@ DEVICE void take_part(const typename Policy::Product& h, SharedMemory<Policy>& s
   }
 }
 
-// One product; or two of one size, each by every other cluster, which so have one start and one end.
+// One product; or two of one size, each by every other cluster: they start and end once.
 struct Alone { struct Product {}; };   // in place of a second policy
 
 template <typename Policy, typename Second = Alone>
@@ -2236,7 +2236,7 @@ constexpr int kBlocksM = 2;   // of a CTA's tile: one for each consumer warpgrou
 // ---- Half precision: sums that are not finite.
 
 // Of each box of C, 64 x 64, that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number on, as
-// TileQueue's; others are zero. In the end none is left, for a graph that is launched again.
+// TileQueue's; others stand for zero. In the end none is left, for a graph that is launched again.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // of a box
   unsigned long long* left;   // of each box; and one word more: whether there has been one
@@ -2296,7 +2296,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    // No vote where none is needed: the compiler does not know that all threads have one result, and its loops lose uniform registers
+    // No vote where none is needed: the compiler does not know that all threads have one result, and loops lose uniform registers
     const bool any = kTwice ? named_barrier_sync<128>(team), false : named_barrier_or<128>(team, is_masked(p) && !finite);
     const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
@@ -2414,7 +2414,7 @@ struct Half {
     return of;
   }
 
-  // Asks for the boxes of a k-block: those that do not exist beyond the end of k, where the copy engine finds zeros.
+  // Asks for a k-block's boxes. For one that does not exist it asks beyond the end of k, where the copy engine finds zeros.
   static DEVICE void load(const Product& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
                           const KBlock& k_block, const Operands& of) {
     const int k = k_block.k;
@@ -2550,7 +2550,7 @@ struct Half {
     if (!kTwice && threadIdx.x % 128 == 0 && (again || h.non_finite.parts(found))) shared.own.unfinished[group] = true;
   }
 
-  // CTAs that are done sum again what is not finite, whoever found it. Nothing is left: who finds some later is not done.
+  // CTAs that are done sum again what is not finite, whoever found it. Nothing is left: who finds more is not done.
   static DEVICE void finish(const Product& h, Shared& shared) {
     auto& own = shared.own;
     if (kTwice || !is_masked(h.p)) return;
@@ -2949,8 +2949,8 @@ _CUDA_BEHIND = r"""
 
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
-// Adds to a tile of C what packed X' and Y' miss, the outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may be less than
-// half a last bit of C, so all are summed in float64, those of one place by one thread in a fixed order, and added once.
+// Adds to a tile of C what packed X' and Y' miss, the outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. A term may be less than half
+// a last bit of C: so all are summed in float64, those of one place by one thread in a fixed order, and added once.
 __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& sums) {
   const Product& p = h.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
@@ -3207,8 +3207,7 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);   // of long k more CTAs can share each tile of a half
 }
 
-// Whether the Hopper kernel beats the tf32 and the mma kernel: see T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes;
-// else the tf32 kernel takes 1.6 times as long.
+// Whether the Hopper kernel beats the tf32 and the mma kernel: see T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes.
 static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {   // its gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * p.batches;
@@ -3357,8 +3356,8 @@ struct Structure {
   bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
 };
 
-// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. If there are
-// too many of these they become one, by a copy where they do not merge.
+// The contraction of x and y, which fit, into c. If they have too many leading dimensions these become one, by a copy where they do not
+// merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
@@ -3473,7 +3472,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? on.workspace : Tensor()};
 }
 
-// dX and dY of C = X Y, all triangular, from G = dC and the workspace that was kept; empty where something looks on, or has changed it.
+// dX and dY of C = X Y, all triangular, from G = dC and the kept workspace; none where something looks on, or has changed that.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
   if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0) return {};
