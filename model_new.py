@@ -3538,7 +3538,7 @@ _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on al
 _NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 _CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-# Each of torch's CUDA version: by itself nvcc brings the newest nvvm, whose PTX an older ptxas refuses.
+# Each of torch's CUDA version: nvcc's own requirements bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
@@ -3596,7 +3596,7 @@ def _compile(root, name, flags, targets):
 
     from torch.utils import cpp_extension
 
-    # The CUDA_HOME that torch has found may lack nvcc, and pip's packages torch does not know
+    # What torch has found may lack nvcc, and pip's packages torch does not know
     home = cpp_extension.CUDA_HOME
     toolkit = home, [], None
     if home is None or not (os.path.exists(f"{home}/bin/nvcc") or "PYTORCH_NVCC" in os.environ):
