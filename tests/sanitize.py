@@ -106,8 +106,8 @@ COPIED = {  # for a tool: what becomes of what, besides
             "  h.queue = {words, launch_number()};\n  check(cudaMemsetAsync(words, 0, (2 + boxes) * 8, gpu.stream));\n",
         ),
         (
-            "  of[0].launch = of[1].launch = launch_number();\n",
-            "  of[0].launch = of[1].launch = launch_number();\n  check(cudaMemsetAsync(of[0].progress, 0, 8, gpu.stream));\n",
+            "  first.launch = second.launch = launch_number();\n",
+            "  first.launch = second.launch = launch_number();\n  check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));\n",
         ),
         (
             "progress_of(h) >= kPackingEnded) {}",
