@@ -4152,9 +4152,10 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
             A = torch.where(A.new_ones(A.shape[-1:], dtype=torch.bool).diag(), A.new_ones(()), A)
     operands, names = ((A, X), "AX") if left else ((X, A), "XA")
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    if diagonal:  # is the main one, with so many rows more before A's and columns behind (upper: behind, before), or, if negative, fewer
+    if diagonal:
         _prepared(name, *operands, _NN, structure, names)  # an error tells of them as they are
         N, pad = A.shape[-1], torch.nn.functional.pad
+        # It becomes the main one by so many rows of zeros above A and columns to the right (upper: below, to the left), or fewer.
         more = max(-N, min(N, -diagonal if upper else diagonal))
         rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))
         inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
