@@ -4154,7 +4154,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if diagonal:
         _prepared(name, *operands, _NN, structure, names)  # an error tells of them as they are
-        N, pad = A.shape[-1], torch.nn.functional.pad
+        N, pad = A.shape[-1], torch.constant_pad_nd
         # It becomes the main one by so many rows of zeros above A and columns to the right (upper: below, to the left), or fewer.
         more = max(-N, min(N, -diagonal if upper else diagonal))
         rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))

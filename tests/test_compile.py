@@ -103,6 +103,19 @@ def test_compile_dynamic_compiles_once(model, function, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("diagonal", [-3, 2])
+def test_compile_of_another_diagonal_is_dynamic(model, diagonal, device):
+    def call(A, X):
+        return model.triangular_matmul(A, X, diagonal=diagonal)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for N in (40, 70, 2):  # of the last the diagonal is outside
+        A, X = normal(N, N, seed=1, device=device).requires_grad_(), normal(3, N, 5, seed=2, device=device).requires_grad_()
+        assert_agrees(compiled, call, A, X)
+        torch.testing.assert_close(compiled(A, X), A.tril(diagonal) @ X)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["ModelNew", "UpperModelNew", "TransposedAModelNew"])
 def test_the_models_compile_without_a_graph_break(model, name, device):
     module = getattr(model, name)()
