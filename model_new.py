@@ -61,11 +61,9 @@ __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matm
 __all__ += ["triangular_inverse", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
 __all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs", "get_init_inputs"]
 
-# ======================================================================================================================
-# 1. CUDA source
-# ======================================================================================================================
+# ==== 1. CUDA source ====
 
-# ---- Shared by the kernels and the C++ binding: one product, described without any torch type. -----------------------
+# ---- Shared by the kernels and the C++ binding: one product, described without any torch type. ----
 #
 # Three contractions make the family, forward and gradients: the partial derivatives of T(A, B, G) = sum over i >= k >= j of
 # A[i,k] B[k,j] G[i,j]. As C[m, n] = sum over k of X[m, k] * Y[k, n] they are:
@@ -154,7 +152,7 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu);
 """
 
-# ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
+# ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----
 #
 # Tiles differ in length, the k that they sum. The longest come first, so that no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
@@ -544,7 +542,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
 }
 """
 
-# ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
+# ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ----
 #
 # Named as in CUTLASS or the PTX manual. Addresses of shared memory are 32-bit. Own asm: what cuda::ptx and CUDA's headers lack, what takes
 # an address in a peer, and the cluster's barrier (there not aligned).
@@ -807,7 +805,7 @@ DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int a
 }
 """
 
-# ---- Elements: what the kernels that read tensors as they are share; and zeros, which every kernel writes. -----------
+# ---- Elements: what the kernels that read tensors as they are share; and zeros, which every kernel writes. ----
 _CUDA_ELEMENTS = r"""
 // ---- Elements: zeros above the diagonal.
 
@@ -873,7 +871,7 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 }
 """
 
-# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
+# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ----
 #
 # Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any contraction, and their
 # metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
@@ -1183,7 +1181,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 }
 """
 
-# ---- Launching: what all kernels' launchers share. -------------------------------------------------------------------
+# ---- Launching: what all kernels' launchers share. ----
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
@@ -1255,7 +1253,7 @@ static int64_t batch_unit(const Product& p, const int64_t* strides) {
 }
 """
 
-# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
+# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ----
 #
 # Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN; of two tf32 some finite products overflow. So
@@ -1540,7 +1538,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 }
 """
 
-# ---- Tiles of 64 x 64: what the tf32 and the mma kernel share besides the copier, which is all but how they multiply. -
+# ---- Tiles of 64 x 64: what the tf32 and the mma kernel share besides the copier, which is all but how they multiply. ----
 #
 # A kernel's Lanes say of which elements of the tile a thread has the sums.
 _CUDA_TILES = r"""
@@ -1711,7 +1709,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
 }
 """
 
-# ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
+# ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----
 #
 # Enters: operands with a stride of 1, along k or their lines. Leaves: all of C. Nothing is packed: each tile splits its operands anew into
 # two tf32, which take the tensor cores twice as long as float16.
@@ -1832,7 +1830,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 }
 """
 
-# ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
+# ---- The mma kernel: tensor cores of any GPU from Ampere on. ----
 #
 # Enters: operands with a stride of 1 and, where k is long, multiples of 16 bytes for all others. Leaves: all of C.
 #
@@ -1981,7 +1979,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 }
 """
 
-# ---- Launching: the exact path, the tf32 and the mma kernel. ---------------------------------------------------------
+# ---- Launching: the exact path, the tf32 and the mma kernel. ----
 _CUDA_TILE_LAUNCH = r"""
 void launch_exact(const Product& p, const Gpu& gpu) {
   const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, gpu.stream);
@@ -2008,7 +2006,7 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 }
 """
 
-# ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
+# ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ----
 #
 # Persistent clusters take tiles, the longest first, from a queue. A policy, Half or Pairs, says what a stage holds, how it is filled and
 # multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
@@ -2220,7 +2218,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 }
 """
 
-# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
+# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ----
 #
 # Enters: a Product of 16-bit operands with a stride of 1, all else in multiples of 16 bytes (operands_to_copy). Leaves: all of C.
 #
@@ -2633,7 +2631,7 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 }
 """
 
-# ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
+# ---- Pairs: float32 accuracy from float16 tensor cores. ----
 #
 # Enters: a PairsProduct, its operands packed. Leaves: C, unless the fallback is to compute it. docs/kernel.md follows a k-block.
 _CUDA_PAIRS = r"""
@@ -2941,7 +2939,7 @@ struct Pairs {
 };
 """
 
-# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
+# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----
 #
 # Enters: a PairsProduct, once the Hopper kernel is done with it. Leaves: C, corrected, or all computed.
 _CUDA_BEHIND = r"""
@@ -3044,7 +3042,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 }
 """
 
-# ---- Symmetric results: behind a kernel that has computed the lower half, and not written it twice. ------------------
+# ---- Symmetric results: behind a kernel that has computed the lower half, and not written it twice. ----
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
@@ -3085,7 +3083,7 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 }
 """
 
-# ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
+# ---- Launching: which kernel, and the Hopper kernel with what it needs. ----
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
@@ -3268,9 +3266,7 @@ bool launch_gradients(const Product& product, const Product& dx, const Product& 
 }
 """
 
-# ======================================================================================================================
-# 2. Binding and build
-# ======================================================================================================================
+# ==== 2. Binding and build ====
 
 # The only C++ that knows torch: it makes a Product of two tensors, and launches it.
 _CPP_BINDING = r"""
@@ -3514,7 +3510,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 }
 """
 
-# ---- Which kernel is asked for. --------------------------------------------------------------------------------------
+# ---- Which kernel is asked for. ----
 
 # By TRIL_MATMUL_PATH: 'auto' (or unset); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two kernels, with the mma kernel
 # for float64 and on other GPUs.
@@ -3524,7 +3520,7 @@ if _wanted not in _PATHS:
     raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact', 'mma' or 'hopper', but is {_wanted!r}")
 _PATH = _PATHS[_wanted]
 
-# ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
+# ---- Build: at import, for the GPUs present. ----
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
@@ -3661,11 +3657,9 @@ def _compile(root, name, flags, targets):
 
 _EXTENSION = _build()
 
-# ======================================================================================================================
-# 3. The operator
-# ======================================================================================================================
+# ==== 3. The operator ====
 
-# ---- Private names of torch: all that are used. Without one of them a slower way serves. -----------------------------
+# ---- Private names of torch: all that are used. Without one of them a slower way serves. ----
 
 
 def _private(path):
@@ -3682,7 +3676,7 @@ _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first returns no view
 
-# ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
+# ---- Operator: names, and checks of arguments. ----
 
 _NN, _NT, _TN = range(3)  # the contractions, as in the CUDA source
 _FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as there: what of a matrix there is
@@ -3758,7 +3752,7 @@ def _prepared(function, A, B, contraction, structure, names="AB", autocast=True)
     return A, B
 
 
-# ---- Operator, by our kernels: every GPU of compute capability 8.0 or more. ------------------------------------------
+# ---- Operator, by our kernels: every GPU of compute capability 8.0 or more. ----
 
 _GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_CAPABILITIES) if capability < _OLDEST}
 
@@ -3777,7 +3771,7 @@ def _built():
     return _EXTENSION
 
 
-# ---- Operator, by torch's own products: CPU tensors, and those of older GPUs. ----------------------------------------
+# ---- Operator, by torch's own products: CPU tensors, and those of older GPUs. ----
 
 _BLOCK = 128  # of the middle index; 96 to 160 are within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240, 320  # N, of one matrix and of a batch, up to which dense products are faster than blocks
@@ -3850,7 +3844,7 @@ def _product_by_torch(X, Y, contraction, structure):
     return C if x == y == c else _CUTS[c](C, out=C)
 
 
-# ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
+# ---- Operator: what it computes, its gradients and its cost. ----
 
 
 def _product(X, Y, *kind):
@@ -3901,7 +3895,7 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     return 2 * math.prod(batch) * terms
 
 
-# ---- Operators, as PyTorch knows them. -------------------------------------------------------------------------------
+# ---- Operators, as PyTorch knows them. ----
 #
 # torch.compile, export and torch.func see torch.ops.tril_matmul.product and .inverse. Executed again, as in notebooks, this file defines
 # them anew, and torch destroys those before: an operator is looked up at each call.
@@ -4022,7 +4016,7 @@ _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
 torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops  # register_flop_formula refuses a second time
 
-# ---- Operator: which way a call goes. --------------------------------------------------------------------------------
+# ---- Operator: which way a call goes. ----
 #
 # Where nothing but autograd looks on: past torch's dispatcher, which costs more than the rest.
 
@@ -4069,7 +4063,7 @@ def _call(function, A, B, *kind, names="AB"):
     return _multiply(*_prepared(function, A, B, *kind, names), *kind)
 
 
-# ---- Operator, public functions. -------------------------------------------------------------------------------------
+# ---- Operator, public functions. ----
 
 _MASKS = ("dense", "lower", "upper", "symmetric")  # their names; gram takes the first three
 _PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
@@ -4239,9 +4233,7 @@ def explain(A, B, problem="lower"):
     return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers, "masks": masks}
 
 
-# ======================================================================================================================
-# 4. KernelBench
-# ======================================================================================================================
+# ==== 4. KernelBench ====
 
 
 class ModelNew(torch.nn.Module):
