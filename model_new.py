@@ -704,7 +704,7 @@ DEVICE void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Whether this is its warp's elected thread. Under another condition a copy becomes a loop over threads, as its addresses are a warp's.
-DEVICE bool elect_one() {
+DEVICE bool elect_one_sync() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
   return is != 0;
@@ -2164,7 +2164,7 @@ DEVICE void take_part(const typename Policy::Product& h, SharedMemory<Policy>& s
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * kConsumerRegisters>();
     if (warp == kProducerWarp) {
-      if (elect_one()) produce(h, shared, first);
+      if (elect_one_sync()) produce(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
@@ -2189,8 +2189,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
   constexpr int kCount = std::is_same_v<Second, Alone> ? 1 : 2;
   const int number = ptx::get_sreg_clusterid_x() / kCount;   // in its product
-  // Fill the barriers, by one thread: see elect_one
-  if (threadIdx.x < 32 && elect_one()) {
+  // Fill the barriers, by one thread: see elect_one_sync
+  if (threadIdx.x < 32 && elect_one_sync()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     Policy::prepare(h, shared);
     UNROLL for (int u = 0; u < Policy::kStages; ++u)
@@ -2462,19 +2462,19 @@ struct Half {
 
   // ---- Half precision: the policy: the main loop, and sums that are not finite.
 
-  static DEVICE int warpgroup_index() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
+  static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasCorners = kTwice && !kWide;
   // A consumer warpgroup computes its 64 rows of a CTA's tile.
   static DEVICE void compute(const Product& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
-    const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && warpgroup_index() == 0);
-    if (kHasCorners && tile.corner && warpgroup_index() == 1) return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
+    const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && canonical_warp_group_idx() == 0);
+    if (kHasCorners && tile.corner && canonical_warp_group_idx() == 1) return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
     half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
   }
 
   // kCols: in blocks. kOnDiagonal: the tile on the diagonal of a corner, whose columns are its rows, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
   static DEVICE void compute_rows(const Product& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
-    const int group = warpgroup_index(), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+    const int group = canonical_warp_group_idx(), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);
     const int x_place = kOnDiagonal ? (tile.corner == 1 ? kBlocksM : 0) : kHasCorners && tile.corner ? tile.corner - 1 : group;

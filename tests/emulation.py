@@ -382,7 +382,7 @@ inline void fence_proxy_async(Space space) {
 }
 inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parity) { return barrier_wait(barrier, parity), true; }
 }  // namespace ptx
-inline bool elect_one() { return threadIdx.x % 32 == 0; }
+inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
 template <typename All>
 void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {   // what is done, of which so many groups are not
   all.erase(all.begin(), all.begin() + count);
