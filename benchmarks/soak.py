@@ -106,8 +106,8 @@ def every(V):
     return V
 
 
-def triangle(upper, unit):
-    return functools.partial(torch.triu if upper else torch.tril, diagonal=int(unit) if upper else -int(unit))
+def triangle(upper, diagonal):
+    return functools.partial(torch.triu if upper else torch.tril, diagonal=diagonal)
 
 
 def solve(L):
@@ -121,18 +121,18 @@ def table():
     yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
     yield Problem("lu_matmul", {}, "NNN", "MK KN", (torch.tril, torch.triu, every), torch.matmul)
     for upper, unit in itertools.product((False, True), repeat=2):
-        options, keep = {"upper": upper, "unitriangular": unit}, (triangle(upper, unit), every, every)
+        options, keep = {"upper": upper, "unitriangular": unit}, (triangle(upper, int(unit) if upper else -unit), every, every)
         yield Problem("triangular_matmul", {**options, "left": True}, "KKN", "MK KN", keep, torch.matmul)
         yield Problem("triangular_matmul", {**options, "left": False}, "KMK", "KN MK", keep, lambda A, X: X @ A)
     for upper, diagonal in ((False, 5), (False, -40), (True, 40), (True, -5)):
-        options, keep = {"upper": upper, "diagonal": diagonal}, functools.partial(torch.triu if upper else torch.tril, diagonal=diagonal)
-        yield Problem("triangular_matmul", options, "KKN", "MK KN", (keep, every, every), torch.matmul)
+        keep = (triangle(upper, diagonal), every, every)
+        yield Problem("triangular_matmul", {"upper": upper, "diagonal": diagonal}, "KKN", "MK KN", keep, torch.matmul)
     for structure, keep, sides in (("dense", every, "KMM"), ("lower", torch.tril, "NNN"), ("upper", torch.triu, "NNN")):
         options = {"structure": structure}
         yield Problem("gram", {**options, "transpose": False}, sides, "MK", (keep, every), lambda X: X @ X.mT)
         yield Problem("gram", {**options, "transpose": True}, sides, "KM", (keep, every), lambda X: X.mT @ X)
     for unit in (False, True):
-        yield Problem("triangular_inverse", {"unitriangular": unit}, "NNN", "MK", (triangle(False, unit), torch.tril), solve)
+        yield Problem("triangular_inverse", {"unitriangular": unit}, "NNN", "MK", (triangle(False, -unit), torch.tril), solve)
 
 
 PROBLEMS = {str(problem): problem for problem in table()}
