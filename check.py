@@ -175,7 +175,6 @@ class Child:
             arguments = list(names.get("get_init_inputs", list)())
         if found := next((name for name in classes if name in names), None):
             self.model = names[found](*arguments).to(self.device)
-        sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
     def prepare(self, mode, shapes, inputs, timed, ways):
@@ -269,6 +268,7 @@ def serve(channel, **_):
             try:
                 print(json.dumps(getattr(child, request.pop("do"))(**request)), file=done, flush=True)
                 torch.get_device_module(child.device).synchronize(child.device)
+                print(end="", flush=True), LIBC.fflush(None)  # what was printed belongs to this request
             except BaseException as error:  # SystemExit too
                 print(json.dumps({"raises": describe(error)}), file=done)
             print(file=done, flush=True)
