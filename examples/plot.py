@@ -29,7 +29,8 @@ def judged(size, options):
 def draw(records, path):
     from matplotlib.figure import Figure
 
-    sizes, times = [record["dims"][0] for record in records], [record["timings"]["forward"] for record in records]
+    sizes = [record["options"]["size"] for record in records]  # an inverse's dims begin with its batch
+    times = [record["timings"]["forward"] for record in records]
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
     axes.loglog(sizes, [each["reference_us"] for each in times], marker="o", label="reference")
@@ -42,7 +43,8 @@ def draw(records, path):
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.margins(0.1, 0.15)
-    axes.set(xlabel="N", ylabel="µs", title=f"{records[0]['problem']}, {records[0]['options']['dtype']}, on {records[0]['device']}")
+    side = "K" if records[0]["problem"] == "transposed_a" else "N"  # as --size has it
+    axes.set(xlabel=side, ylabel="µs", title=f"{records[0]['problem']}, {records[0]['options']['dtype']}, on {records[0]['device']}")
     axes.legend()
     figure.savefig(path, bbox_inches="tight", dpi=150)
 

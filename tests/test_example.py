@@ -212,6 +212,16 @@ def test_a_plot_says_beforehand_what_it_cannot_draw(plot, tmp_path, capsys, monk
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("problem,dims,side", [("inverse", [1024, 16], "N"), ("transposed_a", [16, 4, 8], "K")])
+def test_a_plot_is_against_what_size_stands_for(problem, dims, side, plot, tmp_path):
+    pytest.importorskip("matplotlib")
+    timing = {"reference_us": 2.0, "solution": {"us": 1.0}, "ratio": 2.0, "lower_bound": False}
+    record = {"problem": problem, "dims": dims, "options": {"size": 16, "dtype": "float32"}, "device": "a GPU"}
+    plot.draw([{**record, "timings": {"forward": timing}}], str(tmp_path / "time.svg"))
+    drawn = (tmp_path / "time.svg").read_text()
+    assert "<!-- 16 -->" in drawn and f"<!-- {side} -->" in drawn and "<!-- 1024 -->" not in drawn
+
+
 # ---- muon.py. --------------------------------------------------------------------------------------------------------
 
 
