@@ -53,12 +53,14 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="a .png, .svg or .pdf")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the one before")
+    parser.add_argument("--no-timing", action="store_true", help=argparse.SUPPRESS)  # known here: so are --json=FILE and abbreviations
+    parser.add_argument("--json", help=argparse.SUPPRESS)
     options, handed_on = parser.parse_known_args(argv)
     if not options.file.endswith((".png", ".svg", ".pdf")):
         parser.error(f"{options.file}: the name of a .png, .svg or .pdf file is accepted")
     if not os.access(os.path.dirname(options.file) or ".", os.W_OK):  # before the judging, not after it
         parser.error(f"{options.file}: the name of a file in an existing folder that can be written to is accepted")
-    if "--no-timing" in handed_on or "--json" in handed_on:
+    if options.no_timing or options.json is not None:
         parser.error("--no-timing leaves nothing to draw, and --json is this script's own; any other option of check.py is accepted")
     if importlib.util.find_spec("matplotlib") is None:
         parser.error("drawing needs matplotlib, which is not installed (pip install matplotlib)")

@@ -212,6 +212,13 @@ def test_a_plot_says_beforehand_what_it_cannot_draw(plot, tmp_path, capsys, monk
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [["--no-timing"], ["--no-tim"], ["--json", "mine.json"], ["--json=mine.json"], ["--js=mine.json"]])
+def test_a_plot_hands_on_no_option_that_leaves_nothing_to_draw(plot, tmp_path, capsys, options):
+    with pytest.raises(SystemExit):
+        plot.main([*options, str(tmp_path / "time.svg")])
+    assert "--no-timing leaves nothing to draw, and --json is this script's own" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("problem,dims,side", [("inverse", [1024, 16], "N"), ("transposed_a", [16, 4, 8], "K")])
 def test_a_plot_is_against_what_size_stands_for(problem, dims, side, plot, tmp_path):
     pytest.importorskip("matplotlib")
