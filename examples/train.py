@@ -93,7 +93,7 @@ def plot(curves, file):
         axes.semilogy(losses, style, label=name)
     axes.set(xlabel="step", ylabel="loss", title="Fitting a product of two lower triangular factors")
     axes.legend()
-    figure.savefig(file, dpi=150, bbox_inches="tight")
+    figure.savefig(file, format="png", dpi=150, bbox_inches="tight")  # whatever the name ends with
     pyplot.close(figure)
 
 

@@ -102,8 +102,9 @@ def test_reference_alone_in_a_shell():
 
 def test_plot(example, tmp_path):
     pytest.importorskip("matplotlib")
-    example.plot({"one": [3.0, 2.0, 1.0], "other": [3.0, 2.0, 1.5]}, tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("loss.png", "loss", "loss.curves"):
+        example.plot({"one": [3.0, 2.0, 1.0], "other": [3.0, 2.0, 1.5]}, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_plot_without_matplotlib(example, monkeypatch, capsys, tmp_path):
