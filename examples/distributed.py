@@ -305,7 +305,19 @@ def parse_arguments(arguments):
     parser.add_argument("--batch", type=int, nargs=2, metavar=("BATCH", "N"), help="default 512 512, on a CPU 16 64")
     add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the table's rows are written as well")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.size is None:
+        given.size = 8192 if given.device == "cuda" else 1024
+    given.batch = given.batch or ((512, 512) if given.device == "cuda" else (16, 64))
+    world = int(os.environ.get("WORLD_SIZE", 1))  # torchrun sets it
+    if min(given.size, given.folds) < 1 or given.size % (2 * world * given.folds):
+        says = f"--size {given.size} --folds {given.folds} is given, with {world} ranks"
+        parser.error(f"{says}; a multiple of 2 * ranks * folds is accepted as --size, and --folds from 1 on")
+    if min(given.batch) < 1:
+        parser.error(f"argument --batch: {given.batch[0]} {given.batch[1]} is given; two positive numbers are accepted")
+    if given.json and not given.json.absolute().parent.is_dir():  # before the work, not after it
+        parser.error(f"argument --json: {given.json} is given; a file in an existing folder is accepted")
+    return given
 
 
 def main(arguments=None):
@@ -317,13 +329,13 @@ def main(arguments=None):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group(backend, **({"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}))
     try:
-        mesh, (batch, n) = init_device_mesh(given.device, (dist.get_world_size(),)), given.batch or ((512, 512) if cuda else (16, 64))
+        mesh, (batch, n) = init_device_mesh(given.device, (dist.get_world_size(),)), given.batch
         register()
         if dist.get_rank() == 0:
             print(f"{mesh.size()} ranks on {name_of(given.device)}, {backend}, torch {torch.__version__}, float32; times in ms")
             print(f"{'':<40} {'one':>10} {'together':>10} {'ratio':>7} {'error':>9}")
         rows = batches(mesh, (batch, n, n), given.device)
-        rows += columns(mesh, given.size or (8192 if cuda else 1024), given.folds, given.device)
+        rows += columns(mesh, given.size, given.folds, given.device)
         if given.json and dist.get_rank() == 0:
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
         # A thread of gloo's that lets go of tensors while Python ends aborts the process, with plain DTensors as well (torch 2.13)

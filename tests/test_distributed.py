@@ -225,3 +225,20 @@ def test_the_script_with_one_process(tmp_path):
     assert [f"{row['what']}, {row['mode']}" for row in written] == [line[:40].rstrip() for line in rows]
     assert all(row["ratio"] == row["one_ms"] / row["together_ms"] and row["norm_error"] < 1e-6 for row in written)
     assert [row["mode"] for row in written if row.get("all_reduce_ms", 0) > 0] == ["forward + backward"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--size", "30"], "--size 30 --folds 2 is given, with 3 ranks; a multiple of 2 * ranks * folds"),
+        (["--size", "0"], "--size 0"),
+        (["--size", "48", "--folds", "0"], "--folds 0 is given"),
+        (["--size", "48", "--batch", "0", "4"], "--batch: 0 4 is given"),
+        (["--size", "48", "--json", "no/rows.json"], "--json: no/rows.json is given; a file in an existing folder"),
+    ],
+)
+def test_the_script_says_beforehand_what_it_cannot_do(options, says, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(SystemExit):
+        example().main(options)
+    assert says in capsys.readouterr().err
