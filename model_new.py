@@ -4128,8 +4128,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
 
     A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
     whose place are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). As in torch.tril and torch.triu A
-    ends, or begins, at another `diagonal`, above the main one or, if negative, below (which costs copies of A, X and C; not if
-    `unitriangular`). All else as in tril_matmul.
+    ends, or begins, at another `diagonal`, above the main one or, if negative, below (which costs copies of A, X and C); if
+    `unitriangular`, it has to be 0. All else as in tril_matmul.
     """
     name = "triangular_matmul"
     _check_flags(name, upper=upper, left=left, unitriangular=unitriangular)

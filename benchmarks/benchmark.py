@@ -625,7 +625,7 @@ def parse_arguments(arguments):
     add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
     add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
     add("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
-    add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
+    add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="whose JSON files are replaced")
     add("--commit", help="what to record where there is no git checkout to ask")
     add("--seed", type=int, default=0, help="of the random inputs (default 0)")
     add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")

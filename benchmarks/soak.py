@@ -1095,7 +1095,7 @@ def parse_arguments(arguments):
     parser.add_argument("--call", type=int, metavar="NUMBER", help="only this one of the mixed calls")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where soak.json goes")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where soak.json is replaced")
     parser.add_argument("--commit", help="what to record where there is no git checkout to ask")
     parser.add_argument("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
     given = parser.parse_args(arguments)
