@@ -48,20 +48,14 @@ class Problem:
         return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in zip(made, self.keeps, strict=False)]
 
     def read(self, inputs):
-        """The inputs, and G where it is given, with zeros where nothing is to be read."""
-        return [keep(X) for X, keep in zip(inputs, self.keeps, strict=False)]
+        """The inputs with zeros where nothing is to be read, and all of G: what a mask covers of it meets those zeros."""
+        return [keep(X) for X, keep in zip(inputs, (*self.keeps[:-1], torch.as_tensor), strict=False)]
 
     def truths(self, inputs, exact=False, tf32=False):
         """The name and the Truth of each result: of C alone, unless G is given."""
-        factors, read = self.factors[: None if len(inputs) > len(self.names) else 1], self.read(inputs)
-        whole = [*read[: len(self.names)], *inputs[len(self.names) :]]  # with all of G
-        for name, keep, factors_of in zip(self.results, (self.keep, *self.keeps), factors, strict=False):
-            truth = Truth(*factors_of(*read), keep, exact, tf32, self.inverse, self.roundings * (name != "C"))
-            if name != "C":
-                X, Y = factors_of(*whole)  # what no element of X @ Y exceeds, nor any part of its sum
-                bound = X.shape[-1] * float(X.abs().max()) * float(Y.abs().max())
-                truth.most_masked = torch.finfo(X.dtype).max if self.inverse else bound
-            yield name, truth
+        read, named = self.read(inputs), zip(self.results, (self.keep, *self.keeps), self.factors, strict=False)
+        for name, keep, factors_of in [*named][: None if len(inputs) > len(self.names) else 1]:
+            yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, None if name == "C" else self.roundings)
 
 
 _PRODUCT = (lambda A, B, *_: (A, B), lambda A, B, G: (G, B.mT), lambda A, B, G: (A.mT, G))
@@ -281,19 +275,21 @@ def slices(X, along, bits):
 
 
 def exact_product(X, Y):
-    """X @ Y as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
-    if X.dtype != torch.float64:
-        return X.double() @ Y.double(), 0.0
+    """X @ Y as a pair of float64 (high, low), and |X||Y|; low is zero where float64 products of narrower ones are exact enough."""
+    x, y = X.double(), Y.double()
+    high, low = x.new_zeros(2, *X.shape[:-1], Y.shape[-1])
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
-    high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
-    for x, y in product(slices(X, -1, bits), slices(Y, -2, bits)):
-        part = x @ y
+    for a, b in product(slices(x, -1, bits), slices(y, -2, bits)) if X.dtype == torch.float64 else ():
+        part = a @ b
         total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
         back = total - high
         low += (high - (total - back)) + (part - back)
         high = total
-    return high, low
+    if X.dtype != torch.float64:
+        high = x @ y
+    one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
+    return high, low, high.abs() if one_sign else x.abs() @ y.abs()
 
 
 def inverse_of(L, G):
@@ -301,12 +297,12 @@ def inverse_of(L, G):
     in float64, and by what it is off where C is off by that."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
-    off, low = C.abs() @ (wide.abs() @ C.abs()), 0.0
+    off, low = C.abs() @ (wide.abs() @ C.abs()), torch.zeros_like(C)
     if G is not None:
         G, T = G.double(), C.mT
         return -(T @ (G @ T)), low, off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT)
     if L.dtype == torch.float64:  # what C is off by itself: a step of Newton's method
-        high, rest = exact_product(wide, C)
+        high, rest, _ = exact_product(wide, C)
         low = C @ (one - high - rest)
     return C, low, off
 
@@ -335,38 +331,34 @@ def allowed(dtype, terms, tf32=False, inverse=False):
 
 class Truth:
     """What a result should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable.
-    `inverse`: of keep(X^-1), or where Y = G is given, of the gradient."""
+    `inverse`: of keep(X^-1), or where Y = G is given, of the gradient. `roundings`, see Problem, are given of gradients."""
 
-    most_masked = 0.0  # what an element may be that keep() leaves out: of a gradient, which nobody needs there, anything of ordinary size
-
-    def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
-        self.keep, terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
+    def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=None):
+        terms, info = X.shape[-1], torch.finfo(X.dtype)
+        half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # in the last place of 16-bit numbers
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
-        self.least += roundings * info.eps / 2 * (X.dtype.itemsize == 2)
-        if inverse:
-            self.high, self.low, self.magnitude = inverse_of(X, Y)
-        else:
-            self.high, self.low = exact_product(X, Y)
-            one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
-            self.magnitude = self.high.abs() if one_sign else X.abs().double() @ Y.abs().double()  # |A||B|
-        self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
-        self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
+        self.least += (roundings or 0.0) * half_a_unit
+        self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
+        # Absolute: what underflow may take, and the rounding of 16-bit results, which is half the spacing of denormal numbers at least.
+        forgiven = (self.high.abs() * half_a_unit).clamp_min_(info.smallest_normal * half_a_unit)
         if exact:  # what is left is one rounding to the result's dtype
-            self.high = self.high.to(X.dtype).double()
+            self.high, forgiven = self.high.to(X.dtype).double(), 0.0
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
-            self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        elif X.dtype.itemsize == 2:
-            # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
-            self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
+            forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
+        # Where keep() leaves out, nobody needs a gradient: there it may be what no part of its sum exceeds.
+        masked, most = keep(torch.ones_like(self.high)) == 0, 0.0
+        if roundings is not None:
+            most = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
+        self.high, self.low = keep(self.high), keep(self.low)
+        self.forgiven, self.magnitude = (torch.where(masked, most, Z) for Z in (forgiven, self.magnitude))
+        self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
-        off = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right, and so is all that is not judged
-        masked = (C.abs() <= self.most_masked) | (self.most_masked > torch.finfo(C.dtype).max)
-        return off.where(self.keep(torch.ones_like(C)) != 0, torch.where(masked, 0.0, math.inf))
+        return off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right, and so is all that is not judged
 
     def bound(self, reference_worst):
         return max(self.least, min(2 * reference_worst, self.most))
