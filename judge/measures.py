@@ -8,7 +8,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from random import Random
 
 import torch
@@ -81,16 +81,17 @@ def label(dims):
 
 def some_sizes(random, most):
     """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
-    for low, high in pairwise([1, 2, *(round(2 ** (n / 2)) for n in range(3, int(2 * math.log2(most)) + 2))]):
-        size, step = random.randint(low, high - 1), 1 << random.randint(0, max(0, low.bit_length() - 2))
+    for half in range(int(2 * math.log2(most)) + 1):
+        size, step = int(2 ** ((half + random.random()) / 2)), 1 << random.randint(0, max(0, half // 2 - 1))
         size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
         yield min(max(1, size), most)
 
 
 def sizes_about_multiples(random, most):
     """For each power of two an odd multiple of it, or one more: the last tile of any kernel is full there, or has a single row."""
-    powers = [1 << p for p in range(3, most.bit_length())]
-    return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + random.choice((0, 1)) for p in powers]
+    for power in (1 << p for p in range(3, most.bit_length())):
+        multiples = most // power
+        yield (2 * random.randint(multiples // 8, (multiples - 1) // 2) + 1) * power + random.choice((0, 1))
 
 
 def dims_of(sizes, random, problem, most):
@@ -102,10 +103,9 @@ def dims_of(sizes, random, problem, most):
 
 
 def some_batches(number, random, problem, most):
-    """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest."""
+    """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest. The sides are odd."""
     for n in range(number):
-        found = [d for sizes in (some_sizes, sizes_about_multiples) for d in dims_of(sizes, random, problem, most) if 16 * max(d) >= most]
-        dims = tuple(max(1, d >> random.randint(1, 4)) | 1 for d in random.choice(found))
+        dims = [int(most / 2 ** random.uniform(1, 7)) | 1 for _ in problem.headline(1)]
         yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))) if n else 1, *dims)
 
 
