@@ -68,22 +68,20 @@ def restrict_files():
     version = LIBC.syscall(444, 0, 0, 1)
     if version < 2:
         return 0
-    bits = (1, *range(4, 14 + (version >= 3)), *[15] * (version >= 5))  # to write, make, remove, rename; truncate; ioctl of devices
-    rights = sum(1 << bit for bit in bits)
+    rights = 0x3FF2 | (version >= 3) << 14 | (version >= 5) << 15  # to write, make, remove, rename; truncate; ioctl of devices
     rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, 2 * (version >= 6)), 24, 0)  # older ones want zeros in what they do not know
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")  # torch takes an empty one as the current folder
     usual = {"TORCH_EXTENSIONS_DIR": os.path.join(caches, "torch_extensions"), "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
     usual["TRITON_CACHE_DIR"] = "~/.triton"
-    folders = [os.environ["TMPDIR"], "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
-    for name, path in usual.items():
-        folders.append(os.environ.get(name, os.path.expanduser(path)))
+    folders = [os.environ.get(name, os.path.expanduser(path)) for name, path in usual.items()]
+    for folder in folders:
         with contextlib.suppress(OSError):
-            os.makedirs(folders[-1], exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
     gpus = [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia")]
     gpus += ["/proc/self/task"] * bool(gpus)  # the driver names its threads there, or does not begin
-    for path in filter(os.path.exists, folders + gpus):
+    for path in filter(os.path.exists, (os.environ["TMPDIR"], "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri", *folders, *gpus)):
         handle = os.open(path, os.O_PATH)
-        allowed = rights if os.path.isdir(path) else rights & (1 << 1 | 1 << 14 | 1 << 15)
+        allowed = rights if os.path.isdir(path) else rights & 0xC002  # to write, truncate, ioctl
         LIBC.syscall(445, rules, 1, allowed.to_bytes(8, "little") + handle.to_bytes(4, "little"), 0)
         os.close(handle)
     restricted = LIBC.syscall(446, rules, 0) == 0
