@@ -96,10 +96,8 @@ def sizes_about_multiples(random, most):
 
 def dims_of(sizes, random, problem, most):
     """Of as many products, with sizes drawn by one of the functions above."""
-    columns = [list(sizes(random, most)) for _ in problem.headline(1)]  # N; or K, M and N, each in an order of its own
-    for column in columns[1:]:
-        random.shuffle(column)
-    return list(zip(*columns, strict=True))
+    first, *others = (list(sizes(random, most)) for _ in problem.headline(1))  # N; or K, M and N, each in an order of its own
+    return list(zip(first, *(random.sample(column, len(column)) for column in others), strict=True))
 
 
 def some_batches(number, random, problem, most):
@@ -152,8 +150,7 @@ class Draw:
 
     def scaled(self, shape, second, dtype, of, along, span=8):
         """A or B (`of`), its rows (along = 0) or columns over some decades."""
-        X = self.normal(*shape)
-        return X * self.decades(span, *(n if axis == along else 1 for axis, n in enumerate(shape))) if "AB"[second] == of else X
+        return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *((n, 1)[axis != along] for axis, n in enumerate(shape)))
 
     def graded(self, shape, second, dtype):
         """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
@@ -166,9 +163,9 @@ class Draw:
 
     def apart(self, shape, second, dtype):
         """Uniform, but for one small row or column."""
-        X, at = self.uniform(*shape), self.uniform(2).tolist()
-        lines = X if at[0] < 0.5 else X.T
-        lines[int(at[1] * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
+        X, (which, at) = self.uniform(*shape), self.uniform(2).tolist()
+        lines = X if which < 0.5 else X.T
+        lines[int(at * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
         return X
 
     def single(self, shape, second, dtype, value):
@@ -267,7 +264,7 @@ def slices(X, along, bits):
     rest = X.clone()
     while bool(rest.any()):
         largest = rest.abs().amax(along, keepdim=True)
-        unit = torch.where(largest > 0, largest / torch.frexp(largest)[0], 1.0) * 2.0**-bits  # a power of two, exactly
+        unit = (largest / torch.frexp(largest)[0]).nan_to_num_(1.0) * 2.0**-bits  # a power of two, exactly
         unit.clamp_min_(5e-324)  # the smallest number there is: nothing lies below it
         yield (part := torch.round(rest / unit) * unit)
         rest -= part
