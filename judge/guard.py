@@ -1,7 +1,6 @@
-"""What a process gives up before it runs what a stranger has written: capabilities, signals to others, files outside build folders.
+"""What a process gives up before it runs what a stranger has written, and why: docs/judge.md. Linux; the standard library alone.
 
-guard() is for a process with one thread that leads a process group: the kernel counts these by thread. What comes of it, and what is left
-open, is in docs/judge.md. Linux; the standard library alone.
+guard() is for a process with one thread that leads a process group: the kernel counts these by thread.
 """
 
 import contextlib
@@ -25,13 +24,12 @@ REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 k
     pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 ioprio_set 251 30 perf_event_open 298 241
     bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184 io_uring_setup 425 425 io_uring_enter 426 426
     io_uring_register 427 427 setns 308 268 open_by_handle_at 304 265
-"""  # timer_create and mq_notify may send SIGCONT; an io_uring works on while its process is stopped
+"""  # an io_uring works on while its process is stopped
 FLAGS = 0x7E02A000  # of clone: CLONE_NEW*, CLONE_PARENT, CLONE_PTRACE: other namespaces, and children that would be the judge's
 
 
 def filter_program(own, beyond):
-    """The seccomp filter as (code, jump if so, jump if not, k): signals and the like reach process ids from `own`, the child's, to below
-    `beyond`. Older processes have smaller ones: the judge's, the reference's."""
+    """The seccomp filter as (code, jump if so, jump if not, k): signals and the like reach process ids from `own` to below `beyond`."""
     load, mask, equal, least, any_bit, end = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
     allow, in_vain, refuse, missing = ((end, 0, 0, k) for k in (0x7FFF0000, 0x50000, 0x50000 + 1, 0x50000 + 38))  # 0, EPERM, ENOSYS
     first, second, third = ((load, 0, 0, at) for at in (16, 24, 32))  # arguments
@@ -47,13 +45,13 @@ def filter_program(own, beyond):
         LIMITS: [first, *oneself, *descendant],
         "setpriority 141 140": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
         "fcntl 72 25": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-        # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK: who loses one is sent SIGCONT
+        # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK lead to its loss
         "ioctl 16 29": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
         "clone 56 220": [first, (any_bit, 0, 1, FLAGS), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
-        "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],  # SO_LINGER, of a socket sent to the judge
-        "prctl 157 167": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, of SIGCONT
-        "setsid 112 157 setpgid 109 154": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
-        "clone3 435 435": [missing],  # its callers turn to clone, whose flags are no pointer
+        "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],  # SO_LINGER
+        "prctl 157 167": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG
+        "setsid 112 157 setpgid 109 154": [in_vain],
+        "clone3 435 435": [missing],
         REFUSED: [refuse],
     }
     words = [(load, 0, 0, 4), (equal, 1, 0, MACHINE[1]), refuse, (load, 0, 0, 0), (least, 0, 1, 1 << 30), refuse]  # of this machine alone
@@ -64,7 +62,7 @@ def filter_program(own, beyond):
 
 
 def restrict_files():
-    """Landlock: its version, or 0. Only build folders and a temporary one can be written; from version 5 on ioctl, 6 signals as well."""
+    """Landlock: its version, or 0. Only build folders and a temporary one can be written."""
     version = LIBC.syscall(444, 0, 0, 1)
     if version < 2:
         return 0
@@ -90,14 +88,14 @@ def restrict_files():
 
 
 def guard(judge, others, folder):
-    """Gives up what no solution needs; it may fill `folder`, as its temporary one. Says what the system has of it."""
+    """Gives up what no solution needs, with `folder` as its temporary one. Says what the system has of it."""
     import tempfile  # who ends groups does without, and begins sooner
 
     # ~/.nv, a GPU's driver's cache, is the judge's too, which executes what lies there
     os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = tempfile.tempdir = folder
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # where memory runs out, it is not the judge that goes
-    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no exec gives any capability back
+    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     dropped = LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
     landlock, seccomp = restrict_files(), False
     if MACHINE:
@@ -109,7 +107,7 @@ def guard(judge, others, folder):
 
 
 def end_groups(folder):
-    """Ends the process groups that standard input names once nobody can write there any more, and removes the folder they have filled."""
+    """Ends the process groups that standard input names once nobody can write there any more, and removes their folder."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
     for group in sys.stdin.read().split():
         with contextlib.suppress(OSError):

@@ -1,7 +1,4 @@
-"""What a product is measured by: the problems, sizes and inputs, the exact result, what an element may be off by, spreads of times.
-
-check.py judges by it; tests and benchmarks use the same. docs/judge.md derives the bounds.
-"""
+"""What a product is measured by: problems, sizes, inputs, exact results and bounds, spreads of times. Tests and benchmarks use it, too."""
 
 import math
 import statistics
@@ -53,8 +50,8 @@ class Problem:
 
     def truths(self, inputs, exact=False, tf32=False):
         """The name and the Truth of each result: of C alone, unless G is given."""
-        read, named = self.read(inputs), zip(self.results, (self.keep, *self.keeps), self.factors, strict=False)
-        for name, keep, factors_of in [*named][: None if len(inputs) > len(self.names) else 1]:
+        read, results = self.read(inputs), self.results if len(inputs) > len(self.names) else ["C"]
+        for name, keep, factors_of in zip(results, (self.keep, *self.keeps), self.factors, strict=False):
             yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, None if name == "C" else self.roundings)
 
 
@@ -80,7 +77,7 @@ def label(dims):
 
 
 def some_sizes(random, most):
-    """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
+    """Two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
     for half in range(int(2 * math.log2(most)) + 1):
         size, step = int(2 ** ((half + random.random()) / 2)), 1 << random.randint(0, max(0, half // 2 - 1))
         size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
@@ -88,7 +85,7 @@ def some_sizes(random, most):
 
 
 def sizes_about_multiples(random, most):
-    """For each power of two an odd multiple of it, or one more: the last tile of any kernel is full there, or has a single row."""
+    """For each power of two from 8 on an odd multiple of it, or one more."""
     for power in (1 << p for p in range(3, most.bit_length())):
         multiples = most // power
         yield (2 * random.randint(multiples // 8, (multiples - 1) // 2) + 1) * power + random.choice((0, 1))
@@ -176,8 +173,7 @@ class Draw:
 
 
 def dominant(X, dtype):
-    """L whose inverse is of ordinary size: a row of X over its number, or elements over squared distances to the diagonal; and there the
-    sum of what stands before it."""
+    """L whose inverse is of ordinary size: rows of X over their number, or elements over squared distances; on the diagonal their sum."""
     at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
     before = L.abs().sum(-1)
@@ -188,7 +184,7 @@ def dominant(X, dtype):
 ORDINARY = {
     "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # as KernelBench draws
     "normal": lambda draw, shape, *_: draw.normal(*shape),
-    # Of one sign, and of two: of calls in a row A and B take turns
+    # Of one sign, and of two: A and B take turns
     "mixed": lambda draw, shape, second, _: 2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape),
 }
 WIDE = {  # these need the exponent range of float32, which bfloat16 has: not for float16
@@ -274,7 +270,7 @@ def exact_product(X, Y):
     """X @ Y as a pair of float64 (high, low), and |X||Y|; low is zero where float64 products of narrower ones are exact enough."""
     x, y = X.double(), Y.double()
     high, low = x.new_zeros(2, *X.shape[:-1], Y.shape[-1])
-    # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
+    # n products of two b-bit numbers add up exactly in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     for a, b in product(slices(x, -1, bits), slices(y, -2, bits)) if X.dtype == torch.float64 else ():
         part = a @ b
@@ -289,8 +285,7 @@ def exact_product(X, Y):
 
 
 def inverse_of(L, G):
-    """C = L^-1 as exact_product has it, and |C||L||C|, by which forward substitution is off; where G is given, dL = -C^T G C^T
-    in float64, and by what it is off where C is off by that."""
+    """C = L^-1 as exact_product has it, and |C||L||C|, by which substitution is off; where G is given, of dL = -C^T G C^T in float64."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
     off, low = C.abs() @ (wide.abs() @ C.abs()), torch.zeros_like(C)
@@ -310,13 +305,13 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """The componentwise errors that a solution may have in any case, and that no reference can excuse."""
+    """The componentwise errors that a solution may have in any case, and that no reference can excuse, as docs/judge.md derives them."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
-    if dtype.itemsize == 2:  # tensor cores cut sums off once for each 16 terms, of one sign all the same way
+    if dtype.itemsize == 2:
         return max(root, terms / 16) * 2.0**-23, 4 * u
-    if dtype == torch.float64:  # one long chain, whose sums are each rounded, is honest
+    if dtype == torch.float64:
         return max(1e-6 * 2.0**-29, 2 * root * u * (not inverse)), 16 * root * u
     return 1e-6 if inverse else 1.5e-6, 16 * root * u
 
