@@ -147,7 +147,8 @@ class Draw:
 
     def scaled(self, shape, second, dtype, of, along, span=8):
         """A or B (`of`), its rows (along = 0) or columns over some decades."""
-        return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *((n, 1)[axis != along] for axis, n in enumerate(shape)))
+        lines = (1, shape[1]) if along else (shape[0], 1)
+        return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *lines)
 
     def graded(self, shape, second, dtype):
         """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
@@ -269,7 +270,8 @@ def slices(X, along, bits):
 def exact_product(X, Y):
     """X @ Y as a pair of float64 (high, low), and |X||Y|; low is zero where float64 products of narrower ones are exact enough."""
     x, y = X.double(), Y.double()
-    high, low = x.new_zeros(2, *X.shape[:-1], Y.shape[-1])
+    high = x.new_zeros(*X.shape[:-1], Y.shape[-1]) if X.dtype == torch.float64 else x @ y
+    low = torch.zeros_like(high)
     # n products of two b-bit numbers add up exactly in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     for a, b in product(slices(x, -1, bits), slices(y, -2, bits)) if X.dtype == torch.float64 else ():
@@ -278,8 +280,6 @@ def exact_product(X, Y):
         back = total - high
         low += (high - (total - back)) + (part - back)
         high = total
-    if X.dtype != torch.float64:
-        high = x @ y
     one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
     return high, low, high.abs() if one_sign else x.abs() @ y.abs()
 
