@@ -34,10 +34,8 @@ class Problem:
 
     def shapes(self, dims):
         """Of the inputs and C. One number more than the headline has stands first, and is that of the products in a batch."""
-        if self.square:
-            return ((*dims, dims[-1]),) * len(self.keeps)
-        *batch, K, M, N = dims
-        return (*batch, K, M), (*batch, K, N), (*batch, M, N)
+        *batch, K, M, N = (*dims, dims[-1], dims[-1]) if self.square else dims
+        return *((*batch, K, M), (*batch, K, N))[: len(self.names)], (*batch, M, N)
 
     def given(self, made, dtype, rest):
         """The inputs, of what a distribution makes. `rest` stands where nothing is read."""
@@ -246,9 +244,9 @@ GRADIENTS = [(kind, way) for kind in range(7) for way in range(4 if kind in (2, 
 
 def inputs_of(name, draw, dtype, *shapes):
     """A and, for two shapes, B. Hard matrices are the same in all of a batch, but for signs."""
-    part, made = slice(-2 if name in HARD else None, None), []
+    made = []
     for second, shape in enumerate(shapes):
-        X = DISTRIBUTIONS[name](draw, shape[part], second, dtype).expand(shape)
+        X = DISTRIBUTIONS[name](draw, shape[-2:] if name in HARD else shape, second, dtype).expand(shape)
         made.append(X if name in ORDINARY | SEEMINGLY_UNIFORM else X * draw.normal(*shape[:-2], 1, 1).sign())
     return made
 
