@@ -67,7 +67,7 @@ def restrict_files():
     if version < 2:
         return 0
     rights = 0x3FF2 | (version >= 3) << 14 | (version >= 5) << 15  # to write, make, remove, rename; truncate; ioctl of devices
-    rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, 2 * (version >= 6)), 24, 0)  # older ones want zeros in what they do not know
+    rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, 2 * (version >= 6)), 24, 0)  # 2: signals; older ones want zero
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")  # torch takes an empty one as the current folder
     usual = {"TORCH_EXTENSIONS_DIR": os.path.join(caches, "torch_extensions"), "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
     usual["TRITON_CACHE_DIR"] = "~/.triton"
