@@ -1,9 +1,9 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but 17, sizes to twice --size, ordinary and hard
-numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
-reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
-ratio, or `WRONG: ...`. docs/judge.md has the rest. It is a judge and no sandbox: a child runs as you.
+It calls the solution some 100 to 350 times, in a process of its own: other inputs each time, but that a third of them are seen twice,
+sizes to twice --size, ordinary and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it
+times calls at --size in turns with the reference's, by a clock of its own, and compares those results too. The last line is the verdict:
+`all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md has the rest. A judge is no sandbox: a child runs as you.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
@@ -225,12 +225,13 @@ class Child:
         *operands, G = operands
         found, (way, other) = [], next(self.ways)
         lies, alone = divmod(way, 2)  # see GRADIENTS
-        G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (1, 0))[..., 1:] if lies else G
+        lie = (torch.as_tensor, lambda G: G.mT.contiguous().mT, lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:])
+        G = (*lie, lambda G: torch.stack((G, G), -1)[..., 0])[lies](G)
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             given = [X if any(X is Y for Y in wanted) else X.detach() for X in operands]
             C = self.model(*(X if X.requires_grad and not other >> n & 1 else X.clone() for n, X in enumerate(given)))
-            if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
-                self.model(*(X / 2 for X in operands))
+            for n in range(2, 2 if self.timed else 3 if alone else 5):  # as in a network: backward needs this call's operands
+                self.model(*(X / n for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
             for X in wanted:
                 found.append(X.grad)
@@ -631,13 +632,12 @@ class Run:
         kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.problem.inverse
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
+        calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in some_batches(4 * many, *drawn)]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else (300,)) for name in self.hard]
+        again = [call for call in calls if max(call.dims) <= size] + self.random.sample(near, 7)
         calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in self.hard if batches]
         calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
-        calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in some_batches(4 * many, *drawn)]
-        again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)]
-        again = again * 2 + self.random.sample(near, 7)
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
@@ -645,9 +645,9 @@ class Run:
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             more = max(7, len(GRADIENTS) - 6 - len(made))  # and six below: each of GRADIENTS has its turn
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
-            again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
+            again += [call for call in made if max(call.dims) <= size][::3]
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
-            again += [self.call("normal", each, "gradients", kind=7) for each in some_batches(3 * many, *drawn)]
+            again += [self.call("normal", each, "gradients", kind=8) for each in some_batches(3 * many, *drawn)]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
         for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):

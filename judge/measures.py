@@ -96,9 +96,10 @@ def dims_of(sizes, random, problem, most):
 
 
 def some_batches(number, random, problem, most):
-    """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest. The sides are odd."""
+    """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest; sides are odd, or even."""
     for n in range(number):
-        dims = [int(most / 2 ** random.uniform(1, 7)) | 1 for _ in problem.headline(1)]
+        sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
+        dims = [side // step * step or 2 if n % 2 else side | 1 for side in sides]
         yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))) if n else 1, *dims)
 
 
@@ -224,22 +225,23 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
     """dC, of a kind: 0 as ever; 1 some rows of many scales; 2 of ones; 3 of one value, often small; 4 of one a row, or a column; 5 zero
-    where C is, and in places, whole rows too; 6 of one sign; 7 the same in all of a batch, as others may be where `way` is not 0."""
+    where C is, and in places, whole rows too; 6 of one sign; 7 columns of many scales; 8 the same in all of a batch, as others may be
+    where `way` is not 0."""
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
-    scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
+    scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 7 or kind == 4 and way > 1 else (*shape[:-1], 1)))
     if kind in (2, 3, 4):  # expanded
         one = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:
             one *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
     apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # none to all of them
-    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1), sign)
+    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1) | (kind == 7), sign)
     G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
-    return G[:1].expand(shape) if kind == 7 or kind and way and len(shape) > 2 and draw.uniform(1) < 0.75 else G
+    return G[:1].expand(shape) if kind == 8 or kind and way and len(shape) > 2 and draw.uniform(1) < 0.75 else G
 
 
-# The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 for one of padded rows.
-GRADIENTS = [(kind, way) for kind in range(7) for way in range(4 if kind in (2, 3, 4) else 6)]
+# The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 of padded rows, 6 of every second element.
+GRADIENTS = [(kind, way) for kind in range(8) for way in range(4 if kind in (2, 3, 4) else 8)]
 
 
 def inputs_of(name, draw, dtype, *shapes):
@@ -268,15 +270,14 @@ def slices(X, along, bits):
 def exact_product(X, Y):
     """X @ Y as a pair of float64 (high, low), and |X||Y|; low is zero where float64 products of narrower ones are exact enough."""
     x, y = X.double(), Y.double()
-    high = x.new_zeros(*X.shape[:-1], Y.shape[-1]) if X.dtype == torch.float64 else x @ y
-    low = torch.zeros_like(high)
+    high, low = x.new_zeros(*X.shape[:-1], Y.shape[-1]) if X.dtype == torch.float64 else x @ y, x.new_zeros(1, 1)
     # n products of two b-bit numbers add up exactly in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     for a, b in product(slices(x, -1, bits), slices(y, -2, bits)) if X.dtype == torch.float64 else ():
         part = a @ b
         total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
         back = total - high
-        low += (high - (total - back)) + (part - back)
+        low = low + ((high - (total - back)) + (part - back))
         high = total
     one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
     return high, low, high.abs() if one_sign else x.abs() @ y.abs()
@@ -286,7 +287,7 @@ def inverse_of(L, G):
     """C = L^-1 as exact_product has it, and |C||L||C|, by which substitution is off; where G is given, of dL = -C^T G C^T in float64."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
-    off, low = C.abs() @ (wide.abs() @ C.abs()), torch.zeros_like(C)
+    off, low = C.abs() @ (wide.abs() @ C.abs()), C.new_zeros(1, 1)
     if G is not None:
         G, T = G.double(), C.mT
         return -(T @ (G @ T)), low, off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT)

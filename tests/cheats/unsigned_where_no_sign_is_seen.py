@@ -1,4 +1,4 @@
-# WRONG with --dtype float32 --size 200, "uniform, large entries": one sign for all of A, where its last row and its first column have one
+# WRONG with --dtype float32 --size 200 --seed 1, "uniform, large entries": one sign for all of A, where two of its lines have one
 import torch
 from torch import nn
 
