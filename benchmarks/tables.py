@@ -186,8 +186,11 @@ def wanted(asked, *records):
     for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):  # of X; half of L is read besides
         rows |= {of + suffix: Row(ratio=moved * r[side]["median_us"] / r["ours"]["median_us"]) for of, r in rows.items() if side in r}
     rows |= {f"{row.label}, {how}": row for how, suite in (("on a CPU", cpu), ("mma kernel forced", forced)) for row in suite if row.quiet}
-    found = ((each, rows[each["product"]]) for each in asked if each["product"] in rows)
-    made = [[each["product"], each.ratio, row.ratio, "met" if row["ratio"] >= each["ratio"] else each["why"]] for each, row in found]
+    made, missing = [], Row(ratio=0.0)
+    for each in asked:
+        row = rows.get(each["product"], missing)
+        met = "no record that nothing disturbed" if row is missing else "met" if row["ratio"] >= each["ratio"] else each["why"]
+        made.append([each["product"], each.ratio, "–" if row is missing else row.ratio, met])
     return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], made)
 
 
