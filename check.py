@@ -119,17 +119,18 @@ class Slab:
 
     def __init__(self, device, size, place=None):
         self.device, self.size, self.place = device, size, place
-        if device.type == "cpu":
+        self.gpu = GpuMemory() if device.type == "cuda" else None
+        if not self.gpu:
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
                 fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # a size for ever
             self.bytes = torch.frombuffer(mmap.mmap(self.place, size), dtype=torch.uint8)
         elif place:
-            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
+            self.bytes = self.gpu.open(place[0], device)[place[1] : place[1] + size]
         else:
             self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-            self.place = GpuMemory().export(self.bytes.data_ptr())
+            self.place = self.gpu.export(self.bytes.data_ptr())
 
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
@@ -158,7 +159,6 @@ class Child:
         self.device, self.cuda, self.dtype, self.names = torch.device(device), device.startswith("cuda"), DTYPES[dtype], names
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
         torch.get_device_module(self.device).set_device(self.device)
-        self.gpu = GpuMemory() if self.cuda else None
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()
         kinds = (torch.as_tensor, torch.nn.Parameter)
@@ -256,7 +256,7 @@ class Child:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
             if self.at <= X.data_ptr() < self.at + self.slab.size:
                 return {"wrong": f"{name} shares memory with an input"}
-            results.append([*(self.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())])
+            results.append([*(self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())])
         return {"results": results}
 
 
@@ -301,13 +301,12 @@ class Contender(contextlib.ExitStack):
 
     def __init__(self, who, path, slab, others=(), warden=None, folder=None):
         super().__init__()
-        self.who, self.path, self.slab, self.relayed, self.printed = who, path, slab, 0, b""
-        self.gpu = GpuMemory() if slab.device.type == "cuda" else None
+        self.who, self.path, self.slab, self.gpu, self.relayed, self.printed = who, path, slab, slab.gpu, 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
         spec = {"judge": os.getpid(), "others": others, "folder": tempfile.mkdtemp(dir=folder), "channel": other.fileno()}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
-        passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
+        passed = [other.fileno()] + ([] if slab.gpu else [slab.place])
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
         self.callback(self.wait, LOADING)  # a driver may hold it
         self.callback(self.send, signal.SIGKILL)
