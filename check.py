@@ -207,11 +207,10 @@ class Child:
             self.marks[0].record()
             for operands, end in zip(self.operands, self.marks[1:], strict=True):
                 try:
-                    answer = call(*operands)
+                    self.answers.append(call(*operands))
                 except BaseException as error:  # SystemExit too: the solution may not end the child
-                    answer = error
+                    self.answers.append(error)
                 end.record()
-                self.answers.append(answer)
         return {"calls": list(map(self.locate, self.answers, self.shapes, self.operands, self.places))}
 
     def times(self):
@@ -718,7 +717,7 @@ class Stopwatch:
     def __init__(self, run, mode):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
         run.progress(f"timing the reference, {mode}")
-        self.run, self.mode, self.most, self.fixed, self.target = run, mode, 2, 0.0, REQUEST_SECONDS[run.device.type]
+        self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
         sample = run.call("uniform", run.dims, mode)
         (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)  # its first call, the slowest
@@ -734,7 +733,7 @@ class Stopwatch:
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
         # What a request takes besides its calls: on a CPU of few, since the child finds where results lie before the clock stops.
-        self.most = max(1, most) if run.cuda else self.most
+        self.most = max(1, most) if run.cuda else 2
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
@@ -943,11 +942,11 @@ def referee(options):
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
     told = sentence(run, calls)
     print(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
-    kept = True
+    status = int(bool(run.findings))
     if options.json:
         record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
-        record |= {"guard": run.guard, "verdict": "wrong" if run.findings else "ok", "sentence": told, "calls": calls, "seconds": seconds}
+        record |= {"guard": run.guard, "verdict": ("ok", "wrong")[status], "sentence": told, "calls": calls, "seconds": seconds}
         record |= {"ratio": run.timings.get("forward", {}).get("ratio"), "rows": run.rows, "checks": run.checks, "timings": run.timings}
         record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
         try:
@@ -956,10 +955,10 @@ def referee(options):
             os.replace(f.name, options.json)  # so that nobody ever reads half a file
             print(f"wrote {options.json}")
         except OSError as error:  # the verdict stands all the same
-            kept = False
+            status = status or 2
             tell(f"check.py: --json {options.json}: cannot be written ({error})")
     print(told)
-    return 1 if run.findings else 0 if kept else 2
+    return status
 
 
 def sentence(run, calls):
