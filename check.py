@@ -24,7 +24,6 @@ import json
 import math
 import mmap
 import os
-import platform
 import random
 import select
 import signal
@@ -465,8 +464,7 @@ class Run:
     random = property(lambda self: random.Random(hashlib.sha256(f"{self.seed}/{next(self.draws)}".encode()).digest()))
 
     def __init__(self, options):
-        self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
-        self.findings = {}  # what is wrong: the first of each kind
+        self.rows, self.checks, self.findings, self.timings, self.begun = [], [], {}, {}, time.perf_counter()  # a finding of each kind
         self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
@@ -755,12 +753,11 @@ class Stopwatch:
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
-        names = ["uniform"] * number
+        names, kinds = ["uniform"] * number, (1, 5, 6, 0) if decoy else (0,)  # of dC, those that no stride tells of
         if decoy:
             names = [*SEEMINGLY_UNIFORM, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)]
-        calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names[:number], number)]
-        for call, kind in zip(calls * decoy, itertools.cycle((1, 5, 6, 0))):  # those that no stride tells of
-            call.kind = kind
+        names = run.random.sample(names[:number], number)
+        calls = [run.call(name, run.dims, self.mode, kinds[n % len(kinds)]) for n, name in enumerate(names)]
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
@@ -920,7 +917,7 @@ def judge(run, texts):
 
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
-        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {platform.system()} does not have; Linux is accepted")
+        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {os.uname().sysname} does not have; Linux is accepted")
     if options.json:  # before the long work; root would replace a device, and who takes --json for a flag the solution behind it
         path = Path(options.json)
         if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
@@ -935,9 +932,9 @@ def referee(options):
     run, problem = Run(options), PROBLEMS[options.problem]
     number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
     sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
-    name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name(options.device) if run.cuda else f"{os.uname().machine}, {torch.get_num_threads()} threads"
     print(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
-    print(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
+    print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
     told = sentence(run, calls)
