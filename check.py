@@ -186,13 +186,11 @@ class Child:
             torch.autograd.graph.increment_version(self.operands[-1])
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
-            block = functools.partial(torch.empty, dtype=torch.uint8, device=self.device)
+            filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
             sizes = [math.prod(shape) * self.dtype.itemsize for each in shapes for shape in each]
             sizes += [max(sizes) * 9 // 8, 2 * max(sizes), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
-            blocks = [block(size) for size in sizes]
-            free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
-            for each in blocks + [block(size) for size in free]:
-                each.fill_(255)
+            blocks = [filled((size,)) for size in sizes]
+            blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
         else:  # freed memory often comes back from the system as zeros
             torch._C._set_deterministic_algorithms(not timed, warn_only=True)  # torch's debugging aid: fills every new tensor
         return {}
@@ -730,8 +728,7 @@ class Stopwatch:
             self.peak = 2e3 * kilohertz * width / 8 or math.inf  # two words a clock
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
-        # What a request takes besides its calls: on a CPU of few, since the child finds where results lie before the clock stops.
-        self.most = max(1, most) if run.cuda else 2
+        self.most = max(1, most) if run.cuda else 2  # on a CPU the child finds where results lie before the clock stops
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
