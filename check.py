@@ -177,7 +177,7 @@ class Child:
         return {"class": found, "arguments": arguments}
 
     def prepare(self, mode, shapes, inputs, timed, ways):
-        """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
+        """For calls with inputs at these places. Fills free memory with NaN, so that what is not written shows."""
         self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
         self.operands = []
         for each, (_, other) in zip(inputs, ways, strict=True):
@@ -196,7 +196,7 @@ class Child:
         return {}
 
     def calls(self):
-        """The calls, one after the other: where their results lie, or what is wrong with them. A GPU may be at work still."""
+        """Where the results of the calls lie, or what is wrong with them. A GPU may be at work still."""
         call = getattr(self, self.mode)
         with torch.enable_grad():
             for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
@@ -235,7 +235,7 @@ class Child:
         return C, *found
 
     def locate(self, answer, shapes, operands, places):
-        """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
+        """The same of one call."""
         if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
@@ -257,7 +257,7 @@ class Child:
 
 
 def serve(channel, **_):
-    """Answers each request, a line of JSON, with another one, and an empty line when a GPU has done it, too."""
+    """Answers each request, a line of JSON, with another one, and with an empty line once a GPU has done it."""
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
@@ -277,12 +277,12 @@ ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
-STOPPING = 20.0  # seconds that a signal may take, on a machine with more to do: one of two cores has been away for 5
+STOPPING = 20.0  # seconds that a signal may take: one of two busy cores has been away for 5
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
 
 
 def tell(what):
-    """On standard error. What cannot be written there, nobody reading it or its disk being full, costs no verdict."""
+    """On standard error. What cannot be written there, as to a full disk, costs no verdict."""
     with contextlib.suppress(OSError):
         print(what, file=sys.stderr)
 
@@ -293,7 +293,7 @@ def printable(text, most=400):
 
 
 class Contender(contextlib.ExitStack):
-    """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
+    """A file and the child that runs it, 'solution' or 'reference': a process group, stopped unless it answers."""
 
     def __init__(self, who, path, slab, others=(), warden=None, folder=None):
         super().__init__()
@@ -332,7 +332,7 @@ class Contender(contextlib.ExitStack):
         self.relay()
 
     def stands(self):
-        """Whether each thread of the process group stands, or sleeps in the kernel, as in vfork, and will stand before it runs on."""
+        """Whether each thread of the group stands, or sleeps in the kernel, as in vfork, and will stand before it runs on."""
         for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):  # the child first: it tells soonest
             runs = False
             try:  # noqa: SIM105 (hundreds of processes at each request: suppress() takes half as long again)
@@ -346,12 +346,12 @@ class Contender(contextlib.ExitStack):
         return True
 
     def fault(self, what):
-        """To be raised. What goes wrong with the reference, or before a file is loaded, says nothing about the solution."""
+        """To be raised. The reference's fault, or one before a file is loaded, says nothing about the solution."""
         told = f"the {self.who}{what}"
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
 
     def ask(self, do, limit, **arguments):
-        """The child's answer; Wrong if there is none within `limit` seconds. It runs in between; a GPU's, after "calls", until stop()."""
+        """The child's answer within `limit` seconds. It runs in between; a GPU's, after "calls", until stop()."""
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do != "start"
         self.send(signal.SIGCONT)
@@ -400,7 +400,7 @@ class Contender(contextlib.ExitStack):
                 tell(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
     def fetch(self, result, shape, dtype):
-        """Moves a result out of the child's memory, and leaves NaN. Where it is said to lie is checked as far as it has to be true."""
+        """Moves a result out of the child's memory, and leaves NaN."""
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         if min(offset, *strides) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):  # a buffer's part
@@ -448,7 +448,7 @@ class Call:
 
     @functools.cached_property
     def inputs(self):
-        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
+        """A, B and, for gradients, G, made when the call's turn comes: all calls' together are more than a GPU may hold."""
         run, draw = self.run, Draw(self.run.seed, self.number, self.run.device)
         made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.factors, strict=True)
         made = run.problem.given([X * factor for X, factor in made], run.dtype, (math.nan, 1.0)[draw.odd])
@@ -457,7 +457,7 @@ class Call:
 
 
 class Run:
-    """One solution and one reference. What is found is printed at once, on stdout, and kept for --json; what is being done, on stderr."""
+    """One solution and one reference. What is found is printed at once and kept for --json; what is being done, on stderr."""
 
     random = property(lambda self: random.Random(hashlib.sha256(f"{self.seed}/{next(self.draws)}".encode()).digest()))
 
@@ -481,7 +481,7 @@ class Run:
         self.quiet = self.probe()  # seconds, before any line of the solution has run
 
     def new_slab(self):
-        """Room for as many calls as a request can have, as far as memory allows, and at least for one of the largest with its gradient."""
+        """Room for a request's calls, as far as memory allows, and at least for one of the largest with its gradient."""
         largest = [self.most + 1] * len(self.problem.headline(1))
         one, least = (room(self.dtype, *self.problem.shapes(dims)) for dims in (self.dims, largest))
         most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
@@ -529,7 +529,7 @@ class Run:
     # ---- Requests. ----
 
     def request(self, contender, calls, expected=0.0, timed=False):
-        """Asks for calls of one mode: each one's results, or what is wrong with them; and seconds, `expected` of the reference."""
+        """Results of calls of one mode, or what is wrong with them, and the seconds; `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
@@ -571,7 +571,7 @@ class Run:
         return [results[n] for n in range(len(calls))], took
 
     def take(self, contender, call, said):
-        """The results of one call, out of the child's memory; a string, where what was said of them is not believable."""
+        """The results of one call, out of the child's memory; a string where there are none."""
         try:
             if "no_memory" in said:
                 raise torch.OutOfMemoryError(f"not enough memory on {self.device} for the {contender.who}: {printable(said['no_memory'])}")
@@ -584,7 +584,7 @@ class Run:
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     def examine(self, call, results, reference=None):
-        """What is wrong with a call's results, if anything is; errors go to call.row. Asks for a reference that could loosen the bound."""
+        """What is wrong with a call's results; errors go to call.row. Asks for a reference where it could loosen the bound."""
         call.row = row = {}
         if isinstance(results, str):
             return results
@@ -651,7 +651,7 @@ class Run:
         return calls
 
     def groups(self, calls):
-        """The calls of each request: a random number of one mode, as many as half a slab holds: what is made of them needs room as well."""
+        """The calls of each request: a random number of one mode, in half a slab: what is made of them needs room as well."""
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
@@ -708,10 +708,10 @@ def ratio(timing):
 
 
 class Stopwatch:
-    """Times contenders in one mode, 'forward' or 'gradients', at one size (the headline's), with fresh uniform inputs in every call."""
+    """Times contenders in one mode at the headline's size, with fresh uniform inputs in every call."""
 
     def __init__(self, run, mode):
-        """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
+        """Times the reference, before a line of the solution has run and could slow it down."""
         run.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
@@ -734,7 +734,7 @@ class Stopwatch:
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
 
     def measure(self, *contenders, rounds=ROUNDS):
-        """The requests of each contender, in turns, after three that warm it up and tell how many calls a request can have."""
+        """Each contender's requests, in turns, after three that warm it up and tell how many calls one can have."""
         run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
         between = run.random.randrange(rounds)
         for n in range(-3, rounds):
@@ -745,7 +745,7 @@ class Stopwatch:
         return [requests[3:] for requests in seen.values()]
 
     def request(self, contender, warms_up=False, decoy=False):
-        """(number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy has all kinds of inputs."""
+        """(number of calls, seconds from outside, microseconds of each by the child's clock). A decoy has all kinds of inputs."""
         run, own = self.run, self.each[contender]  # the least seconds of a call so far
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
