@@ -34,7 +34,6 @@ import tempfile
 import time
 import timeit
 import traceback
-import types
 import warnings
 from pathlib import Path
 
@@ -105,8 +104,8 @@ class GpuMemory:
             self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), self.Handle.from_buffer_copy(bytes.fromhex(handle)), 1)
             self.opened[handle] = address.value
         base, size = self.range(self.opened[handle])
-        interface = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
-        return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=interface), device=device)
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
+        return torch.as_tensor(self, device=device)
 
     def close(self):
         while self.opened:
