@@ -47,7 +47,7 @@ from judge.guard import LEFT_OPEN, LIBC, guard  # noqa: E402
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
-GUARD = guard(CHILD["judge"], CHILD["others"], CHILD["folder"]) if CHILD else {}
+GUARD = guard(*CHILD["guard"]) if CHILD else {}
 
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")  # torch's: it is not needed, and that is wanted, see Child.prepare
 import torch  # noqa: E402
@@ -255,7 +255,7 @@ class Child:
         return {"results": results}
 
 
-def serve(channel, **_):
+def serve(channel):
     """Answers each request, a line of JSON, with another one, and with an empty line once a GPU has done it."""
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
@@ -299,7 +299,7 @@ class Contender(contextlib.ExitStack):
         self.who, self.path, self.slab, self.gpu, self.relayed, self.printed = who, path, slab, slab.gpu, 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
-        spec = {"judge": os.getpid(), "others": others, "folder": tempfile.mkdtemp(dir=folder), "channel": other.fileno()}
+        spec = {"channel": other.fileno(), "guard": [os.getpid(), others, tempfile.mkdtemp(dir=folder)]}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([] if slab.gpu else [slab.place])
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
@@ -995,4 +995,4 @@ if __name__ == "__main__":
         pass
     if sys.stdout:  # None where it is closed
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=not CHILD)
-    sys.exit(serve(**CHILD) if CHILD else main())
+    sys.exit(serve(CHILD["channel"]) if CHILD else main())
