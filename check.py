@@ -74,15 +74,15 @@ class GpuMemory:
     class Handle(ctypes.Structure):
         _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
-    def __init__(self):
-        self.driver, self.opened = ctypes.CDLL("libcuda.so.1"), {}
+    def __init__(self, device):
+        self.device, self.driver, self.opened = device, ctypes.CDLL("libcuda.so.1"), {}
 
     def call(self, name, *arguments):
         if status := getattr(self.driver, name)(*arguments):
             raise OSError(f"{name} fails with CUDA error {status}: nothing can be shared between processes")
 
-    def attribute(self, number, device):
-        self.call("cuDeviceGetAttribute", ctypes.byref(value := ctypes.c_int()), number, device.index)
+    def attribute(self, number):
+        self.call("cuDeviceGetAttribute", ctypes.byref(value := ctypes.c_int()), number, self.device.index)
         return value.value
 
     def range(self, address):
@@ -97,7 +97,7 @@ class GpuMemory:
         self.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(base))
         return bytes(handle.bytes).hex(), address - base
 
-    def open(self, handle, device):
+    def open(self, handle):
         """All of another process's allocation, as bytes (a tensor)."""
         if handle not in self.opened:
             address = ctypes.c_uint64()
@@ -105,7 +105,7 @@ class GpuMemory:
             self.opened[handle] = address.value
         base, size = self.range(self.opened[handle])
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
-        return torch.as_tensor(self, device=device)
+        return torch.as_tensor(self, device=self.device)
 
     def close(self):
         while self.opened:
@@ -117,7 +117,7 @@ class Slab:
 
     def __init__(self, device, size, place=None):
         self.device, self.size, self.place = device, size, place
-        self.gpu = GpuMemory() if device.type == "cuda" else None
+        self.gpu = GpuMemory(device) if device.type == "cuda" else None
         if not self.gpu:
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -125,7 +125,7 @@ class Slab:
                 fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # a size for ever
             self.bytes = torch.frombuffer(mmap.mmap(self.place, size), dtype=torch.uint8)
         elif place:
-            self.bytes = self.gpu.open(place[0], device)[place[1] : place[1] + size]
+            self.bytes = self.gpu.open(place[0])[place[1] : place[1] + size]
         else:
             self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
             self.place = self.gpu.export(self.bytes.data_ptr())
@@ -406,7 +406,7 @@ class Contender(contextlib.ExitStack):
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
         if self.gpu:
-            flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
+            flat = self.gpu.open(place)[offset : offset + size]
         else:
             whole = memoryview(bytearray(size))
             parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]  # as much as one call to the system moves
@@ -723,7 +723,7 @@ class Stopwatch:
         most = min(MOST_CALLS[run.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         self.peak, self.cache = math.inf, 0  # bytes a second that memory gives at most, and bytes that a cache may hold instead
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
-            kilohertz, width, self.cache = (GpuMemory().attribute(n, run.device) for n in (36, 37, 38))
+            kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
             self.peak = 2e3 * kilohertz * width / 8 or math.inf  # two words a clock
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
