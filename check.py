@@ -234,7 +234,7 @@ class Child:
         return C, *found
 
     def locate(self, answer, shapes, operands, places):
-        """The same of one call."""
+        """Where the results of one call lie, or what is wrong with them."""
         if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
