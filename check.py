@@ -43,7 +43,7 @@ if __name__ == "__main__":  # status 1 is a verdict: what ends without one, as w
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)  # where PYTHONSAFEPATH is set Python leaves it out
 
-from judge.guard import LEFT_OPEN, LIBC, guard  # noqa: E402
+from judge.guard import LEFT_OPEN, LIBC, MACHINE, guard  # noqa: E402
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
@@ -291,6 +291,12 @@ def printable(text, most=400):
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
 
 
+def halts(number, thread):
+    """Whether a thread stands. One asleep in the kernel, as in vfork, gets a SIGSTOP for when it wakes: others may take the group's."""
+    state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
+    return state in b"TZX" or state == b"D" and not (MACHINE and LIBC.syscall(MACHINE[3], number, int(thread.name), signal.SIGSTOP))
+
+
 class Contender(contextlib.ExitStack):
     """A file and the child that runs it, 'solution' or 'reference': a process group, stopped unless it answers."""
 
@@ -331,13 +337,12 @@ class Contender(contextlib.ExitStack):
         self.relay()
 
     def stands(self):
-        """Whether each thread of the group stands, or sleeps in the kernel, as in vfork, and will stand before it runs on."""
+        """Whether each thread of the process group stands, or will before it runs on."""
         for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):  # the child first: it tells soonest
             runs = False
             try:  # noqa: SIM105 (hundreds of processes at each request: suppress() takes half as long again)
                 if runs := os.getpgid(number) == own:
-                    threads = Path(f"/proc/{number}/task").iterdir()
-                    runs = any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in threads)
+                    runs = not all(halts(number, thread) for thread in Path(f"/proc/{number}/task").iterdir())
             except OSError:  # where a thread ends meanwhile, it has run until now
                 pass
             if runs:

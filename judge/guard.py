@@ -16,7 +16,7 @@ LEFT_OPEN = {  # what a process could do without each of these
     "landlock": "write to your files, and by /proc to memory of your processes",
     "capabilities": "do what yours allow",
 }
-MACHINE = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}.get(os.uname().machine)  # seccomp
+MACHINE = {"x86_64": (0, 0xC000003E, 317, 234), "aarch64": (1, 0xC00000B7, 277, 131)}.get(os.uname().machine)  # seccomp, tgkill
 # System calls, here and below each with its numbers on x86_64 and aarch64. A filter sees numbers and arguments, not what pointers point to.
 LIMITS = """prlimit64 302 261 sched_setaffinity 203 122 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118
     move_pages 279 239 migrate_pages 256 238"""

@@ -768,8 +768,10 @@ def test_a_process_whose_threads_end_does_not_stand(monkeypatch):
             raise FileNotFoundError
 
         monkeypatch.setattr(check.Path, "read_bytes", gone)
-        stands = check.Contender.stands(types.SimpleNamespace(process=process))
-        process.kill()
+        try:
+            stands = check.Contender.stands(types.SimpleNamespace(process=process))
+        finally:
+            process.kill()
     assert not stands
 
 
