@@ -698,7 +698,7 @@ def judge_values(run):
 # ==== 5. The judgement: time ====
 
 ROUNDS = 4  # requests of either contender, in turns
-REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
+REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # that a timed request is to take: long beside what a request takes by itself
 LONGEST = 2.0  # seconds of a request, before a solution slower than the reference gets fewer calls than it
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
