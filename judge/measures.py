@@ -298,9 +298,13 @@ def inverse_of(L, G):
 
 
 def may_underflow(X, Y):
-    """Where in X @ Y the least elements of a row and of a column, but for zeros, have a product that float32 may flush to zero."""
-    x, y = (Z.double().abs().where(Z != 0, math.inf).amin(along, keepdim=True) for Z, along in ((X, -1), (Y, -2)))
-    return x * y < 2.0**-124  # four times the smallest normal number
+    """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
+    # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
+    x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
+    for e in torch.unique(x[x < -124 - y.min()]).tolist():
+        hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
+    return hits
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
@@ -331,7 +335,7 @@ class Truth:
             self.high, forgiven = self.high.to(X.dtype).double(), 0.0
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
-            forgiven = (tiny.double() + (0.0 if inverse else may_underflow(X, Y) * terms)) * info.smallest_normal
+            forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
         # Where keep() leaves out, nobody needs a gradient: there it may be what no part of its sum exceeds.
         masked, most = keep(torch.ones_like(self.high)) == 0, 0.0
         if roundings is not None:

@@ -1024,9 +1024,10 @@ def test_products_that_may_underflow_are_known(decades):
     generator = helpers.generator(2)
     X, Y = (10.0 ** (-decades * torch.rand(20, 20, generator=generator)) for _ in range(2))
     X[3], Y[:, 4] = 0, 0
-    x, y = (torch.where(Z > 0, Z.double(), torch.inf) for Z in (X, Y))
-    hits = measures.may_underflow(X, Y)
-    assert bool(hits[(x[:, :, None] * y).amin(1) < 2.0**-126].all()) and not bool(hits[x.amin(1)[:, None] * y.amin(0) > 2.0**-124].any())
+    terms = X[:, :, None].double() * Y.double()
+    smallest = torch.where(terms > 0, terms, torch.inf).amin(1)
+    hits = measures.may_underflow(X, Y).bool()
+    assert bool(hits[smallest < 2.0**-126].all()) and not bool(hits[smallest > 2.0**-124].any())
 
 
 @pytest.mark.parametrize(
