@@ -453,7 +453,7 @@ class Call:
     @functools.cached_property
     def inputs(self):
         """A, B and, for gradients, G, made when the call's turn comes: all calls' together are more than a GPU may hold."""
-        run, draw = self.run, Draw(self.run.seed, self.number, self.run.device)
+        run, draw = self.run, Draw(self.run.seed, self.number, self.run.device, self.run.tf32)
         made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.factors, strict=True)
         made = run.problem.given([X * factor for X, factor in made], run.dtype, (math.nan, 1.0)[draw.odd])
         given = [X.to(run.dtype).contiguous() for X in made]

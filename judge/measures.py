@@ -109,8 +109,8 @@ def some_batches(number, random, problem, most):
 class Draw:
     """Random float64 matrices on a device, from a stream of their own: a seed repeats them whatever else is drawn."""
 
-    def __init__(self, seed, name, device):
-        self.device = device
+    def __init__(self, seed, name, device, tf32=False):
+        self.device, self.tf32 = device, tf32
         stream = torch.Generator(device).manual_seed(Random(f"{seed} {name}").getrandbits(63))
         self.odd = name % 2 if isinstance(name, int) else 0
         self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
@@ -124,8 +124,9 @@ class Draw:
         return torch.eye(*shape, dtype=torch.float64, device=self.device)
 
     def integers(self, shape, second, dtype):
-        # Terms up to limit^2, so that a sum of them fits the accumulator. Float16 does not overflow at 4, and TF32 holds 1024.
-        limit = {2: 4, 4: min(1024, math.isqrt(2**24 // shape[0])), 8: math.isqrt(2**53 // shape[0])}[dtype.itemsize]
+        # Terms up to limit^2, so that a sum of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
+        limit = 4 if dtype.itemsize == 2 else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
+        limit = min(limit, 1024) if self.tf32 else limit  # which holds 11 bits
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
     def elimination(self, shape, second, dtype):
