@@ -149,6 +149,14 @@ def describe(error):
     return f"{type(error).__name__}: {error}{hint}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
 
 
+LAID = (  # dC as it may lie in memory, by half of GRADIENTS' way
+    lambda G: G,
+    lambda G: G.mT.contiguous().mT,
+    lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:],
+    lambda G: torch.stack((G, G), -1)[..., 0],
+)
+
+
 class Child:
     """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
 
@@ -220,8 +228,7 @@ class Child:
         *operands, G = operands
         found, (way, other) = [], next(self.ways)
         lies, alone = divmod(way, 2)  # see GRADIENTS
-        lie = (torch.as_tensor, lambda G: G.mT.contiguous().mT, lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:])
-        G = (*lie, lambda G: torch.stack((G, G), -1)[..., 0])[lies](G)
+        G = LAID[lies](G)
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             given = [X if any(X is Y for Y in wanted) else X.detach() for X in operands]
             C = self.model(*(X if X.requires_grad and not other >> n & 1 else X.clone() for n, X in enumerate(given)))
