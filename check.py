@@ -34,6 +34,7 @@ import tempfile
 import time
 import timeit
 import traceback
+import types
 import warnings
 from pathlib import Path
 
@@ -43,7 +44,7 @@ if __name__ == "__main__":  # status 1 is a verdict: what ends without one, as w
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)  # where PYTHONSAFEPATH is set Python leaves it out
 
-from judge.guard import LEFT_OPEN, LIBC, MACHINE, guard  # noqa: E402
+from judge.guard import LEFT_OPEN, LIBC, guard, stop_thread  # noqa: E402
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
@@ -104,8 +105,8 @@ class GpuMemory:
             self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), self.Handle.from_buffer_copy(bytes.fromhex(handle)), 1)
             self.opened[handle] = address.value
         base, size = self.range(self.opened[handle])
-        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
-        return torch.as_tensor(self, device=self.device)
+        interface = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
+        return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=interface), device=self.device)
 
     def close(self):
         while self.opened:
@@ -301,7 +302,7 @@ def printable(text, most=400):
 def halts(number, thread):
     """Whether a thread stands. One asleep in the kernel, as in vfork, gets a SIGSTOP for when it wakes: others may take the group's."""
     state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
-    return state in b"TZX" or state == b"D" and not (MACHINE and LIBC.syscall(MACHINE[3], number, int(thread.name), signal.SIGSTOP))
+    return state in b"TZX" or state == b"D" and stop_thread(number, int(thread.name))
 
 
 class Contender(contextlib.ExitStack):

@@ -106,6 +106,11 @@ def guard(judge, others, folder):
     return {"capabilities": dropped, "landlock": landlock, "seccomp": seccomp}
 
 
+def stop_thread(process, thread):
+    """Sends SIGSTOP to one thread; False if it is gone. By number, on machines with one here: glibc has tgkill from 2.30 on."""
+    return not MACHINE or LIBC.syscall(MACHINE[3], process, thread, signal.SIGSTOP) == 0
+
+
 def end_groups(folder):
     """Ends the process groups that standard input names once nobody can write there any more, and removes their folder."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
