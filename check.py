@@ -43,6 +43,9 @@ if __name__ == "__main__":  # status 1 is a verdict: what ends without one, as w
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)  # where PYTHONSAFEPATH is set Python leaves it out
+if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
+    print(f"check.py: the folder judge/ is missing in {HERE}; copy it there too, check.py needs it", file=sys.stderr)
+    sys.exit(2)
 
 from judge.guard import LEFT_OPEN, LIBC, guard, stop_thread  # noqa: E402
 
@@ -835,6 +838,14 @@ def number(kind, least, most):
     return parse
 
 
+def device_name(text):
+    """An argument of --device. Choices follow: this says only why no GPU is among them."""
+    if text.startswith("cuda") and not torch.cuda.is_available():
+        why = "" if torch.version.cuda else f", since torch {torch.__version__} is built without CUDA"
+        raise argparse.ArgumentTypeError(f"{text!r} is given, but torch sees no GPU{why}; cpu is accepted")
+    return text
+
+
 def parse(argv):
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
@@ -846,7 +857,7 @@ def parse(argv):
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] * torch.cuda.is_available()
-    add("--device", choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
+    add("--device", type=device_name, choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
     add("--trials", metavar="T", type=number(int, 1, 10**5), help="calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)")
