@@ -5,7 +5,7 @@
 
 A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and all between them is replaced. NAME is one of
 TABLES, which says what record each is made of and by which columns, or of SENTENCES: what the text says in numbers is made from the
-records, and from model_new.py's headings, as well. (history.json and wanted.json are kept by hand.) A marker whose record is missing, cut
+records, and from model_new.py's headings, as well. (wanted.json is kept by hand.) A marker whose record is missing, cut
 short or has rows that could not be measured is an error: no table without a record. FOLDER/NAME is of another GPU's records, in a folder.
 """
 
@@ -236,8 +236,6 @@ BUILD |= {"first call after it, s": "{first_call_s:.2f}", "torch itself, s": "{t
 INFINITE = {"product": "{row.label}", "with Inf at, or of": "{where}", "ours, µs (10 % to 90 %)": "{ours.time}"}
 INFINITE |= {"of finite operands, µs": "{finite.median}", "reference, as fast with either, µs": "{reference.median}"}
 RUNS = {"N": "{N}", "inputs": "{inputs}", "path": "{row.path}", "runs": "{runs}", "runs that differ": "{different}"}
-HISTORY = {"version": "{version}", "predicted, µs": "{prediction}", "measured, µs": "{measured}"}
-HISTORY |= {"what the profiler or the trace said": "{said}"}
 DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "{together_ms:.2f}", "ratio": "{row.ratio}"}
 DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: norm": "{row.norm_error}"}
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
@@ -251,7 +249,7 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "tf32": ("forward", PRODUCTS, "tf32"),
 }
 OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
-OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
+OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them

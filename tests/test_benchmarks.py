@@ -168,13 +168,10 @@ def test_cpu_suite_in_a_shell(tmp_path):
 def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):  # noqa: F811
     results = tmp_path / "results"
     run_suites(suites, stand_in, results, *suites.SUITES)
-    history = json.loads((results / "profile.json").read_text())
-    history["rows"] = [{"version": "first", "prediction": "110", "measured": "235", "said": "why"}]
-    (results / "history.json").write_text(json.dumps(history))
     for name in ("wanted", "sanitizers", "soak"):  # which other programs write
         kept = json.loads((tables.ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
         (results / f"{name}.json").write_text(json.dumps({**kept, "commit": "abc123"}))
-    assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history", "wanted", "sanitizers", "soak"}
+    assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "wanted", "sanitizers", "soak"}
     (results / "h100").mkdir()  # another GPU's
     (results / "h100" / "forward.json").write_bytes((results / "forward.json").read_bytes())
     made = {**{name: suite for name, (suite, *_) in tables.TABLES.items()}, "h100/forward": "h100/forward"}

@@ -43,6 +43,16 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+def test_the_history_is_a_table():
+    """At most 120 changes, and of each what was predicted, what was measured and why."""
+    lines = (ROOT / "docs" / "history.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("|") and not line.startswith(("| change |", "|---"))]
+    assert 100 < len(rows) <= 120
+    for row in rows:
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        assert len(cells) == 4 and all(cells), f"a row needs four cells: {row}"
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_to_files(path):
     for link in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
