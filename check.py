@@ -25,6 +25,7 @@ import math
 import mmap
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -153,6 +154,42 @@ def describe(error):
     return f"{type(error).__name__}: {error}{hint}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
 
 
+MISSING = {  # what an error's text says of the machine, and what the machine does not have then
+    r"No module named '?([\w.]+)": r"the package \1",
+    r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": "the CUDA toolkit (nvcc)",
+    r"Ninja is required|ninja: (command )?not found|No such file.*ninja'": "the package ninja",
+    r"(c\+\+|g\+\+|gcc|clang): (command )?not found|No such file.*(c\+\+|gcc|clang)'|Failed to find C compiler": "a C++ compiler",
+    r"fatal error: (\S+): No such file": r"the header \1",
+    r"cannot find -l(\S+)|lib(\S+)\.so\S*: cannot open shared object": r"the library \1\2",
+    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver version is insufficient|0 active drivers": "a GPU that torch sees",
+    r"no kernel image|kernel image is invalid|Unsupported gpu architecture|compute capability": "a GPU of the kind that it is made for",
+}
+MISSING_ON_A_CPU = re.compile(  # how files say that they want tensors of a GPU
+    r"\b(must|should|needs?|expect\w*|requires?|only)\b.*\b(cuda|gpu)\b|\b(cuda|gpu)\b.*\b(required|expected|needed|only)\b"
+    r"|is_cuda|cpu tensor|'CPU' backend",
+    re.IGNORECASE,
+)
+
+
+def what_is_missing(error, device):
+    """What this machine does not have, as an error says; empty where the error is another one."""
+    for _ in range(8):  # the error, and those that it came from
+        if error is None:
+            break
+        text = str(error)
+        if isinstance(error, AssertionError):  # often without a text
+            text += " ".join(frame.line or "" for frame in traceback.extract_tb(error.__traceback__)[-1:])
+        for pattern, name in MISSING.items():
+            if match := re.search(pattern, text):
+                return match.expand(name)
+        if isinstance(error, ImportError) and "undefined symbol" not in text:
+            return "what it imports"
+        if device.type == "cpu" and MISSING_ON_A_CPU.search(text):
+            return "inputs on a GPU (--device cuda)"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 LAID = (  # dC as it may lie in memory, by half of GRADIENTS' way
     lambda G: G,
     lambda G: G.mT.contiguous().mT,
@@ -167,6 +204,7 @@ class Child:
     def start(self, device, size, place, dtype, names):
         """What holds for all requests: the slab, and the dtype and the names of the results."""
         self.device, self.cuda, self.dtype, self.names = torch.device(device), device.startswith("cuda"), DTYPES[dtype], names
+        self.module = sys.modules["judged"] = types.ModuleType("judged")  # of all files that it is given
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
@@ -175,11 +213,27 @@ class Child:
         self.operand = functools.lru_cache(32)(lambda leaf, at, *shape: kinds[leaf](self.slab.view(self.dtype, shape, at).data))
         return {"guard": GUARD}
 
+    def execute(self, path, text):
+        """Executes a file as KernelBench does: from a temporary file, in which Triton and torch.jit.script find the text of functions."""
+        copy = os.path.join(tempfile.mkdtemp(), os.path.basename(path))
+        Path(copy).write_text(text, encoding="utf-8")
+        self.module.__file__ = copy
+        exec(compile(text, copy, "exec"), vars(self.module))
+
+    def expose(self, path, text, found, classes):
+        """Has the solution find the reference's Model, as in KernelBench, which executes both in one namespace."""
+        self.execute(path, text)
+        names = vars(self.module)
+        names["Model"] = names[found]  # which --problem asks for
+        for name in classes:  # the solution has to define its own
+            names.pop(name, None)
+        return {}
+
     def load(self, path, text, classes, arguments, tf32):
-        """Without __file__ and __name__, as KernelBench. The path is for tracebacks and inspect.getsource (Triton needs it)."""
+        """Executes the file and makes the first of these classes that it defines."""
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        names = {}
-        exec(compile(text, path, "exec"), names)
+        self.execute(path, text)
+        names = vars(self.module)
         if arguments is None:  # the reference
             LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the judge has opened its memory, nobody else shall
             arguments = list(names.get("get_init_inputs", list)())
@@ -249,7 +303,7 @@ class Child:
         if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
-            return {"wrong": f"the solution raises {describe(answer)}"}
+            return {"wrong": f"the solution raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
         for X, (shape, offset) in zip(operands, places, strict=True):
             if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (self.at + offset, shape, True):
                 return {"wrong": "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"}
@@ -277,7 +331,7 @@ def serve(channel):
                 torch.get_device_module(child.device).synchronize(child.device)
                 print(end="", flush=True), LIBC.fflush(None)  # what was printed belongs to this request
             except BaseException as error:  # SystemExit too
-                print(json.dumps({"raises": describe(error)}), file=done)
+                print(json.dumps({"raises": describe(error), "missing": what_is_missing(error, child.device)}), file=done)
             print(file=done, flush=True)
 
 
@@ -288,7 +342,7 @@ RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
 STOPPING = 20.0  # seconds that a signal may take: one of two busy cores has been away for 5
-DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
+DOING = {"start": "it starts", "expose": "it loads the reference", "load": "it is loaded", "calls": "it answers a request"}
 
 
 def tell(what):
@@ -300,6 +354,12 @@ def tell(what):
 def printable(text, most=400):
     """Without what could draw on a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
+
+
+def cannot_be_judged(path, missing, error):
+    """To be raised of a solution that needs what this machine does not have: that is no wrong result."""
+    name, missing, error = printable(path), printable(missing, 80), printable(error)
+    return CannotRun(f"--solution {name}: it could not be judged, because this machine does not have {missing}: it raises {error}")
 
 
 def halts(number, thread):
@@ -368,7 +428,7 @@ class Contender(contextlib.ExitStack):
     def ask(self, do, limit, **arguments):
         """The child's answer within `limit` seconds. It runs in between; a GPU's, after "calls", until stop()."""
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
-        self.judged = self.who == "solution" and do != "start"
+        self.judged = self.who == "solution" and do not in ("start", "expose")
         self.send(signal.SIGCONT)
         try:
             self.channel.settimeout(limit)
@@ -400,6 +460,8 @@ class Contender(contextlib.ExitStack):
         if not self.gpu or do != "calls":  # a CPU's clock runs until then: of who answers in a vfork others may be at work
             self.stop()
         if "raises" in answer:
+            if self.judged and do == "load" and answer.get("missing"):
+                raise cannot_be_judged(self.path, answer["missing"], answer["raises"])
             raise self.fault(f" raises {printable(answer['raises'])}")
         return answer
 
@@ -441,6 +503,7 @@ class Contender(contextlib.ExitStack):
 
 MODES = {"forward": ("", "forward"), "gradients": (", gradients", "forward + backward")}  # and how the table and the times call them
 EXAMPLES = 3  # of one finding
+ALL_MISSING = 20  # calls that fail since the machine lacks something, before a solution cannot be judged
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
 
 
@@ -526,6 +589,8 @@ class Run:
         print(f"{verdict:<6} {name}: {detail}")
 
     def table(self):
+        if not self.rows:
+            return
         line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
         print("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
         for name in (n + suffix for suffix, _ in MODES.values() for n in DISTRIBUTIONS):
@@ -587,11 +652,14 @@ class Run:
 
     def take(self, contender, call, said):
         """The results of one call, out of the child's memory; a string where there are none."""
+        call.missing = ""
         try:
             if "no_memory" in said:
                 raise torch.OutOfMemoryError(f"not enough memory on {self.device} for the {contender.who}: {printable(said['no_memory'])}")
             if "wrong" in said:
-                return printable(said["wrong"]) or "it says that its result is wrong"
+                wrong = printable(said["wrong"]) or "it says that its result is wrong"
+                call.missing = printable(said.get("missing", ""))
+                return wrong
             return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own, too
             raise
@@ -679,6 +747,7 @@ class Run:
 def judge_values(run):
     calls = run.calls_to_judge()
     kept, made = {}, 0  # the first results of calls that are made twice, and how many were
+    missing = []  # what the first calls did not find on this machine
     run.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
@@ -693,11 +762,20 @@ def judge_values(run):
                     for result, *both in zip(run.problem.results, results, first, strict=False):
                         if at := first_difference(*both):
                             wrong = wrong or f"two calls with the same inputs differ at {result}{at}"
+                if call.missing and len(missing) == len(run.rows):
+                    missing.append(call.missing)
                 run.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
                 if wrong:
                     run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
             del answers, references, results, reference
             torch.cuda.empty_cache()  # of a GPU: sizes differ, and the contenders want what the judge's cache keeps of the last ones
+            if len(missing) == len(run.rows) >= ALL_MISSING:
+                break
+        if missing and len(missing) == len(run.rows):  # in each call, while nothing was computed
+            wrong = run.rows[0]["detail"].removeprefix("the solution raises ")
+            run.rows.clear()
+            run.findings.clear()
+            raise cannot_be_judged(run.solution.path, missing[0], wrong)
     finally:
         run.table()
     if not run.findings:
@@ -880,8 +958,8 @@ def parse(argv):
     return options
 
 
-def begin(run, stack, who, text, arguments=None, **others):
-    """Has a contender load this text. Returns the constructor's arguments."""
+def begin(run, stack, who, texts, arguments=None, **others):
+    """Has a contender load its text. Returns the constructor's arguments."""
     run.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
     contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, **others))
@@ -891,11 +969,17 @@ def begin(run, stack, who, text, arguments=None, **others):
     run.guard = contender.ask("start", STARTING, names=run.problem.results, **always)["guard"]  # no file has been loaded, nobody lies
     for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
         run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
-    file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
+    if who == "solution":
+        reference = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
+        contender.ask("expose", LOADING * run.options.timeout, **reference, classes=classes)
+        contender.printed = b""
+    file = {"path": contender.path, "text": texts[who], "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
     if (found := answer.get("class", "nothing")) not in classes:
         missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
+    if who == "reference":
+        run.reference_class = found
     print(f"{who:<10}{printable(contender.path)}: {found}")
     if contender.printed:
         run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
@@ -912,7 +996,7 @@ def judge(run, texts):
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
         kept = {"warden": warden.stdin.fileno(), "folder": folder}
-        arguments = begin(run, stack, "reference", texts["reference"], **kept)
+        arguments = begin(run, stack, "reference", texts, **kept)
         try:
             if not run.options.forward_only:
                 run.request(run.reference, [run.call("normal", run.problem.headline(min(16, run.options.size)), "gradients")])
@@ -921,7 +1005,7 @@ def judge(run, texts):
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
-            begin(run, stack, "solution", texts["solution"], arguments, others=[warden.pid, run.reference.process.pid], **kept)
+            begin(run, stack, "solution", texts, arguments, others=[warden.pid, run.reference.process.pid], **kept)
             judge_values(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()

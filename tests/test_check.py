@@ -504,6 +504,42 @@ def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tm
     assert status == 0, out + err
 
 
+@pytest.mark.parametrize(
+    "error,missing",
+    [
+        (ModuleNotFoundError("No module named 'tilelang.language'", name="tilelang"), "the package tilelang.language"),
+        (ImportError("cannot import name 'jit' from 'triton'"), "what it imports"),
+        (ImportError("libcudart.so.11.0: cannot open shared object file"), "the library cudart"),
+        (
+            RuntimeError("Error building extension 'x': FAILED: cuda.o\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\n"),
+            "the CUDA toolkit",
+        ),
+        (RuntimeError("Error building extension 'x': FAILED: main.o\n/bin/sh: 1: c++: not found\n"), "a C++ compiler"),
+        (RuntimeError("kernel.cu:3:10: fatal error: cutlass/gemm.h: No such file or directory"), "the header cutlass/gemm.h"),
+        (RuntimeError("nvcc fatal   : Unsupported gpu architecture 'compute_120a'"), "a GPU of the kind"),
+        (RuntimeError("CUDA error: no kernel image is available for execution on the device"), "a GPU of the kind"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "a GPU that torch sees"),
+        (FileNotFoundError(2, "No such file or directory", "/usr/local/cuda/bin/nvcc"), "the CUDA toolkit"),
+        (RuntimeError("A must be a CUDA tensor"), "inputs on a GPU"),
+        (NotImplementedError("Could not run 'my::product' with arguments from the 'CPU' backend."), "inputs on a GPU"),
+        (ImportError("/tmp/x.so: undefined symbol: _Z7productPfS_"), ""),
+        (RuntimeError("Error building extension 'x': c++ -c main.cpp\nmain.cpp:1:1: error: 'product' does not name a type"), ""),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), ""),
+        (ValueError("N must be a multiple of 64"), ""),
+        (FileNotFoundError(2, "No such file or directory", "weights.pt"), ""),
+    ],
+)
+def test_what_a_machine_does_not_have_is_read_from_the_error(error, missing):
+    found = check.what_is_missing(error, torch.device("cpu"))
+    assert found.startswith(missing) and bool(found) == bool(missing), found
+    try:
+        raise RuntimeError("it failed") from error
+    except RuntimeError as wrapped:
+        assert check.what_is_missing(wrapped, torch.device("cpu")) == found
+    if missing == "inputs on a GPU":
+        assert check.what_is_missing(error, torch.device("cuda")) == ""
+
+
 # ---- Options, exit statuses. -----------------------------------------------------------------------------------------
 
 
