@@ -1,0 +1,220 @@
+"""What is asked of any problem in KernelBench's form: hard variants of its own inputs, and by what an element of a result may be off."""
+
+import math
+
+import torch
+
+# ==== 1. Variants of inputs ====
+
+
+class Domain:
+    """What the changes of a drawn tensor have to leave as it is: its zeros, its symmetry, its few values, its sums."""
+
+    FEW = 4  # values: labels, signs, masks
+    SAMPLE = 1 << 20  # elements that are looked at
+
+    def __init__(self, X):
+        some = X.flatten()[: self.SAMPLE].double()
+        self.fixed = bool((some == some.round()).all()) or some.numel() > 4 * self.FEW and some.unique().numel() <= self.FEW
+        self.has_zeros = bool((some == 0).double().mean() > 1 / 8)
+        self.is_symmetric = X.dim() > 1 and X.shape[-1] == X.shape[-2] > 1 and torch.equal(X, X.mT)
+        sums = X[..., : self.SAMPLE].double().sum(-1) if X.dim() else X.double()
+        self.is_distribution = X.dim() > 0 and X.shape[-1] > 1 and bool((some >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
+
+    def multiplied(self, X, factors):
+        if self.fixed or self.is_distribution:
+            return X
+        if self.is_symmetric:
+            factors = factors.triu() + factors.triu(1).mT
+        return (X * factors).to(X.dtype)
+
+
+class Changes:
+    """Changes of floating-point tensors, each by a method of the same arguments: a tensor, its domain, a random stream."""
+
+    def __init__(self, seed, device):
+        self.device = device
+        self.stream = torch.Generator(device).manual_seed(seed)
+
+    def uniform(self, *shape):
+        return torch.rand(shape, generator=self.stream, device=self.device)
+
+    def whole(self, X, least, most):
+        """Whole numbers of a tensor's shape."""
+        return torch.randint(least, most + 1, X.shape, generator=self.stream, device=self.device)
+
+    def one_of(self, X):
+        """An element that is not zero, by its number."""
+        at = int(self.uniform(1) * X.numel())
+        return (at + int((X.flatten().roll(-at) != 0).byte().argmax())) % X.numel()
+
+    def signs(self, X, domain):
+        return domain.multiplied(X, 1 - 2 * self.whole(X, 0, 1))
+
+    def powers_of_two(self, X, domain):
+        most = 3 if X.dtype == torch.float16 else 8
+        return domain.multiplied(X, torch.exp2(self.whole(X, -most, most).float()))
+
+    def small(self, X, domain):
+        return domain.multiplied(X, torch.full_like(X, 2.0**-6))
+
+    def large(self, X, domain):
+        return domain.multiplied(X, torch.full_like(X, 2.0**4))
+
+    def zeros(self, X, domain):
+        """A third of the elements, and of the rows one in eight."""
+        kept = self.uniform(*X.shape) > 1 / 3
+        if X.dim() > 1:
+            kept &= (self.uniform(X.shape[0]) > 1 / 8).view(-1, *[1] * (X.dim() - 1))
+        return domain.multiplied(X, kept)
+
+    def one_large_element(self, X, domain):
+        factors = torch.ones_like(X, memory_format=torch.contiguous_format)
+        factors.view(-1)[self.one_of(X)] = 16 if X.dtype == torch.float16 else 1024
+        return domain.multiplied(X, factors)
+
+    def equal_elements(self, X, domain):
+        value = X.flatten()[self.one_of(X)]
+        if domain.is_distribution:
+            return torch.full_like(X, 1 / X.shape[-1])
+        return torch.where(X == 0, X, value) if domain.has_zeros else torch.full_like(X, value)
+
+    def permuted_rows(self, X, domain):
+        if X.dim() == 0 or domain.is_symmetric or domain.has_zeros:
+            return X
+        return X[torch.randperm(len(X), generator=self.stream, device=self.device)]
+
+    def scaled(self, X, domain):
+        """Somewhat other inputs, for a problem whose get_inputs() always returns the same."""
+        return domain.multiplied(X, 0.5 + self.uniform(*X.shape))
+
+
+VARIANTS = {
+    "signs": Changes.signs,
+    "powers of two": Changes.powers_of_two,
+    "small": Changes.small,
+    "large": Changes.large,
+    "zeros": Changes.zeros,
+    "one large element": Changes.one_large_element,
+    "equal elements": Changes.equal_elements,
+    "permuted rows": Changes.permuted_rows,
+}
+
+
+def vary(change, tensors, seed, device):
+    """The tensors after a change of those of floating point, or None where it changes none."""
+    changes = Changes(seed, device)
+    made = [change(changes, X, Domain(X)) if X.is_floating_point() and X.numel() else X for X in tensors]
+    return None if all(torch.equal(X, Y) for X, Y in zip(made, tensors, strict=True)) else made
+
+
+def perturb(tensors, seed, device, absolute):
+    """The floating-point tensors off by roundings: 8 to 16 of float32, as of a sum, and up to one of 16 bits.
+
+    A rounding is one of the element itself or, if `absolute`, of the largest element. The directions of an odd seed are the opposite of
+    those of the even one below it: what is linear moves to both sides, and near ties break both ways.
+    """
+    changes, made = Changes(seed // 2, device), []
+    for X in tensors:
+        if X.is_floating_point() and X.numel():
+            most = torch.finfo(X.dtype).eps * (1 if X.dtype.itemsize == 2 else 16)
+            signs = 1 - 2 * changes.whole(X, 0, 1)
+            off = signs * (0.5 + changes.uniform(*X.shape) / 2) * (-most if seed % 2 else most)
+            X = X.double() + off * (X.double().abs().max() if absolute else X.double())
+        made.append(X)
+    return made
+
+
+# ==== 2. Truth and bounds ====
+
+MULTIPLE = 4  # of the reference's own error
+CHUNK = 1 << 24  # elements that are compared at once
+
+
+def tolerance_of(dtype):
+    """KernelBench's atol and rtol."""
+    return 1e-2 if dtype.itemsize == 2 else 1e-4
+
+
+def real(X):
+    return torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
+
+
+def worst(errors):
+    """The largest, and where it stands in the flat tensor."""
+    at = int(errors.argmax())
+    return float(errors[at]), at
+
+
+class Truth:
+    """What one tensor of a result should be.
+
+    An element's error is |x - truth| / (scale + |truth|), which KernelBench wants below its tolerance with a scale of 1. Where all of a
+    result of ordinary inputs is smaller, so is the scale: zeros would pass for the softmax of a long row otherwise. Integers and truth
+    values have the error 0 or 1.
+    """
+
+    def __init__(self, reference, exact=None, ordinary=False):
+        self.shape, self.dtype = reference.shape, reference.dtype
+        self.reference = real(reference).flatten()
+        self.is_exact = not self.reference.is_floating_point()
+        self.high = self.reference if exact is None else real(exact).flatten()
+        if self.is_exact:
+            self.least = 0.0
+            return
+        finite = self.high.isfinite()
+        self.high = torch.where(finite, self.high, self.reference.to(self.high.dtype))
+        self.least, self.scale = tolerance_of(reference.dtype), 1.0
+        if ordinary and self.high.numel():
+            largest = float(torch.where(finite, self.high, 0).abs().max())
+            self.scale = min(max(largest, 0.1 if reference.dtype.itemsize == 2 else 0.01), 1.0)
+
+    def errors(self, part, found, low=None, most=None):
+        """Of a slice of the flat result. `low` and `most`: any number between these is as good as the truth."""
+        reference, high = self.reference[part], self.high[part]
+        if self.is_exact:
+            return (found != high).double()
+        wide, high = found.double(), high.double()
+        low, most = (high, high) if low is None else (low, most)
+        errors = torch.maximum(low - wide, wide - most).clamp_min_(0) / (self.scale + high.abs())
+        errors.nan_to_num_(nan=math.inf, posinf=math.inf)
+        same = (found == reference) | (found.isnan() & reference.isnan())
+        return errors.masked_fill_(same & ~reference.isfinite(), 0.0)
+
+    def chunks(self):
+        return [slice(at, at + CHUNK) for at in range(0, self.high.numel(), CHUNK)]
+
+    def worst(self, found):
+        """The largest error of a result, and where it stands in the flat one."""
+        found = real(found).flatten()
+        each = [(worst(self.errors(part, found[part])), part.start) for part in self.chunks()]
+        return max(((error, start + at) for (error, at), start in each), default=(0.0, 0))
+
+    def bound(self, reference_error):
+        return max(self.least, MULTIPLE * reference_error)
+
+    def worst_beside_ties(self, found, perturbed, bound):
+        """The same, where elements are right that lie between what the truth becomes for inputs off by roundings; and how many these are.
+
+        `perturbed`: the truth of perturbed inputs, several times. An integer is right wherever these do not agree with the truth.
+        """
+        found, tied, largest = real(found).flatten(), 0, (0.0, 0)
+        perturbed = [real(X).flatten() for X in perturbed]
+        for part in self.chunks():
+            errors, high = self.errors(part, found[part]), self.high[part]
+            before = errors > bound
+            if self.is_exact:
+                for X in perturbed:
+                    errors[X[part] != high] = 0.0
+            else:
+                all_of_them = torch.stack([high.double(), *(X[part].double() for X in perturbed)])
+                errors = self.errors(part, found[part], all_of_them.amin(0), all_of_them.amax(0))
+            tied += int((before & ~(errors > bound)).sum())
+            error, at = worst(errors)
+            largest = max(largest, (error, part.start + at))
+        return *largest, tied
+
+    def position(self, at):
+        """An element's indices, of its place in the flat tensor."""
+        shape = [*self.shape, 2] if self.dtype.is_complex else list(self.shape)
+        return [at // math.prod(shape[n + 1 :]) % size for n, size in enumerate(shape)]

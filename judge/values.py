@@ -1,0 +1,93 @@
+"""What a model takes and returns, taken apart: its tensors, and a skeleton of the rest that JSON can carry.
+
+A skeleton is a pair of a kind and a content:
+
+    "tensor"          its number; a tensor that stands in two places has one number
+    "value"           a number, a string or None
+    "dtype", "device" its name
+    "tuple", "list"   skeletons
+    "dict"            pairs of a key and a skeleton
+"""
+
+import torch
+
+ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of these are accepted"
+
+
+def split(value, floats_are_tensors=False):
+    """The tensors of a value, in order, and its skeleton. Results have tensors of float64 for Python's floats, to be compared alike."""
+    tensors = []
+    return tensors, _skeleton(value, tensors, floats_are_tensors)
+
+
+def _skeleton(value, tensors, floats_are_tensors):
+    def inner(part):
+        return _skeleton(part, tensors, floats_are_tensors)
+
+    if floats_are_tensors and type(value) is float:
+        value = torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, torch.Tensor):
+        for number, tensor in enumerate(tensors):
+            if tensor is value:
+                return ["tensor", number]
+        tensors.append(value)
+        return ["tensor", len(tensors) - 1]
+    if isinstance(value, dict):
+        if not all(isinstance(key, (str, int)) for key in value):
+            raise TypeError("a dict has other keys than strings and whole numbers")
+        return ["dict", [[key, inner(part)] for key, part in value.items()]]
+    if isinstance(value, (tuple, list)):
+        return ["list" if isinstance(value, list) else "tuple", [inner(part) for part in value]]
+    if isinstance(value, torch.dtype):
+        return ["dtype", str(value).removeprefix("torch.")]
+    if isinstance(value, torch.device):
+        return ["device", str(value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ["value", value]
+    raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__} is given; {ACCEPTED}")
+
+
+def join(skeleton, tensors):
+    """The value of which split() made these."""
+    kind, content = skeleton
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: join(part, tensors) for key, part in content}
+    if kind in ("tuple", "list"):
+        parts = [join(part, tensors) for part in content]
+        return tuple(parts) if kind == "tuple" else parts
+    if kind == "dtype":
+        return getattr(torch, content)
+    return torch.device(content) if kind == "device" else content
+
+
+def outline(skeleton):
+    """The structure as a reader writes it. A list is written as the tuple that it could be: results may be either."""
+    kind, content = skeleton
+    if kind == "tensor":
+        return "tensor"
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {outline(part)}" for key, part in sorted(content, key=str)) + "}"
+    if kind in ("tuple", "list"):
+        return "(" + ", ".join(outline(part) for part in content) + ")"
+    return str(content)
+
+
+def places(skeleton, name):
+    """The name of each tensor, in the order of their numbers: `name`, or name[0] or name['key'] of what stands in it."""
+    found = {}
+
+    def visit(part, path):
+        kind, content = part
+        if kind == "tensor":
+            found.setdefault(content, path)
+        elif kind == "dict":
+            for key, inner in content:
+                visit(inner, f"{path}[{key!r}]")
+        elif kind in ("tuple", "list"):
+            for number, inner in enumerate(content):
+                visit(inner, f"{path}[{number}]")
+
+    visit(skeleton, name)
+    return [found[number] for number in sorted(found)]

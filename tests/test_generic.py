@@ -1,0 +1,267 @@
+"""What holds of the parts of the judge that know any problem in KernelBench's form: judge/values.py, modules.py and generic.py."""
+
+import math
+
+import pytest
+import torch
+
+from judge import generic, modules, values
+
+CPU = torch.device("cpu")
+
+
+class Count(torch.nn.Module):
+    """Has a parameter, a buffer that is saved, one that is not, and a plain tensor, and changes all but the parameter when it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3))
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("hidden", torch.zeros(3), persistent=False)
+        self.last = torch.zeros(3)
+
+    def forward(self, x):
+        self.calls += 1
+        self.hidden += x
+        self.last = self.last + x
+        return self.weight * self.last + self.calls + self.hidden
+
+
+# ---- What goes in and comes out. -------------------------------------------------------------------------------------
+
+
+def test_what_is_split_can_be_joined():
+    x, y = torch.ones(2), torch.zeros(3, dtype=torch.int64)
+    value = [x, (y, 2, None), {"a": [x, "text"], 3: True}, torch.float16, torch.device("cpu"), 1.5]
+    tensors, skeleton = values.split(value)
+    assert [t is given for t, given in zip(tensors, (x, y), strict=True)] == [True, True]
+    joined = values.join(skeleton, tensors)
+    assert joined[0] is x and joined[2]["a"][0] is x and joined[1][0] is y
+    assert joined[1][1:] == (2, None) and joined[2][3] is True and joined[3:] == [torch.float16, torch.device("cpu"), 1.5]
+    assert values.places(skeleton, "input") == ["input[0]", "input[1][0]"]
+
+
+def test_a_result_of_another_kind_is_named():
+    with pytest.raises(TypeError, match="a builtins.set is given; tensors, numbers"):
+        values.split({1, 2})
+
+
+def test_structures_are_told_apart_but_for_lists_and_tuples():
+    x = torch.ones(1)
+
+    def outline(value):
+        return values.outline(values.split(value, floats_are_tensors=True)[1])
+
+    assert outline((x, [x, 2.5])) == outline([x, (x, 3.5)]) == "(tensor, (tensor, tensor))"
+    assert outline({"a": x, "b": 1}) == outline({"b": 1, "a": x}) != outline({"a": x, "b": 2})
+    assert outline(x) != outline([x])
+
+
+# ---- The file. -------------------------------------------------------------------------------------------------------
+
+FILE = '''"""Ä"""
+batch_size = 8 * 4
+shape = (3,
+         5)
+name, other = "x", 2
+derived = batch_size + 1
+
+
+def f():
+    inner = 3
+'''
+
+
+def test_constants_can_be_changed():
+    assert modules.constants(FILE) == {"batch_size": 32, "shape": (3, 5)}
+    names = {}
+    exec(modules.with_constants(FILE, {"batch_size": 7, "shape": (1, 2)}), names)
+    assert (names["batch_size"], names["shape"], names["derived"], names["name"]) == (7, (1, 2), 8, "x")
+    with pytest.raises(ValueError, match="size is no constant of the reference; these are: batch_size, shape"):
+        modules.with_constants(FILE, {"size": 1})
+
+
+# ---- A module and its state. -----------------------------------------------------------------------------------------
+
+
+def test_a_module_is_brought_back_to_its_first_state():
+    model = modules.construct(Count, [], 1, CPU)
+    before, x = modules.Snapshot(model), torch.randn(3)
+    first = model(x).detach().clone()
+    last = model.last
+    with torch.no_grad():
+        model.weight.mul_(2)
+    model.eval()
+    before.restore()
+    assert model.training and model.last is not last
+    assert torch.equal(model(x), first) and not torch.equal(model(x), first)
+    before.restore(evaluates=True)
+    assert not model.training and torch.equal(model(x), first)
+
+
+def test_state_is_copied_where_the_keys_agree():
+    one, two = (modules.construct(Count, [], seed, CPU) for seed in (1, 2))
+    assert not torch.equal(one.weight, two.weight)
+    assert modules.load_state(two, one.state_dict()) and torch.equal(one.weight, two.weight)
+    assert not modules.load_state(two, {"weight": torch.zeros(3)})
+    assert not modules.load_state(two, {"weight": torch.zeros(2), "calls": torch.zeros(())})
+
+
+def test_the_reference_in_float64():
+    reference = modules.Reference(Count, [], 1, CPU)
+    tensors, skeleton = values.split([torch.randn(3)])
+    (result,), _ = reference(skeleton, tensors, 5)
+    (exact,) = reference.exact(skeleton, tensors, 5)
+    assert result.dtype == torch.float32 and exact.dtype == torch.float64 and torch.allclose(result.double(), exact, atol=1e-6)
+    assert torch.equal(reference(skeleton, tensors, 5)[0][0], result)
+    assert reference.influence(skeleton, tensors, 5) == 2 * 3 * 4  # the input and the weight
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda x: torch.nn.functional.dropout(x),  # other random numbers
+        lambda x: x.float() * 2,
+        lambda x: torch.ones(3, dtype=torch.float32) @ x,
+    ],
+    ids=["random", "float32", "mixed"],
+)
+def test_where_there_is_no_float64(forward):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return forward(x)
+
+    reference = modules.Reference(Model, [], 1, CPU)
+    tensors, skeleton = values.split([torch.randn(3)])
+    reference(skeleton, tensors, 1)
+    assert reference.exact(skeleton, tensors, 1) is None
+
+
+def test_what_a_call_has_to_read_is_what_has_a_gradient():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.randn(10, 4))
+
+        def forward(self, at, x, unused):
+            return self.table[at] * x[:, 1:]
+
+    reference = modules.Reference(Model, [], 1, CPU)
+    tensors, skeleton = values.split([torch.tensor([2, 2, 7]), torch.randn(3, 5), torch.randn(100)])
+    assert reference.influence(skeleton, tensors, 1) == (2 * 4 + 3 * 4) * 4
+
+
+def test_gradients_are_zero_where_nothing_depends():
+    x, y = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
+    found = modules.gradients([3 * x, torch.arange(2)], [torch.full((2,), 2.0), None], [x, y])
+    assert [X.tolist() for X in found] == [[6, 6], [0, 0, 0]]
+
+
+# ---- Variants. -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", generic.VARIANTS)
+def test_a_variant_changes_what_it_says(name):
+    change, (x, number) = generic.VARIANTS[name], (torch.rand(40, 50), torch.arange(4))
+    one, same, other = (generic.vary(change, [x, number], seed, CPU) for seed in (1, 1, 2))
+    assert torch.equal(one[0], same[0]) and one[1] is number and one[0].dtype == x.dtype and bool(one[0].isfinite().all())
+    assert name in ("small", "large") or not torch.equal(one[0], other[0])
+    made = one[0]
+    holds = {
+        "signs": torch.equal(made.abs(), x) and 0.4 < float((made < 0).float().mean()) < 0.6,
+        "powers of two": torch.equal(torch.frexp(made)[0], torch.frexp(x)[0]) and float((made / x).max()) == 256,
+        "small": torch.equal(made * 64, x),
+        "large": torch.equal(made, x * 16),
+        "zeros": 0.3 < float((made == 0).float().mean()) < 0.6 and bool((made == 0).all(1).any()),
+        "one large element": int((made != x).sum()) == 1 and float((made / x).max()) == 1024,
+        "equal elements": made.unique().numel() == 1 and float(made[0, 0]) in x,
+        "permuted rows": {tuple(row) for row in made.tolist()} == {tuple(row) for row in x.tolist()},
+    }
+    assert holds[name]
+
+
+@pytest.mark.parametrize("name", [*generic.VARIANTS])
+def test_a_variant_keeps_what_the_problem_is_about(name):
+    change, x = generic.VARIANTS[name], torch.randn(30, 30)
+    (triangle,) = generic.vary(change, [x.tril()], 1, CPU) or [x.tril()]
+    assert torch.equal(triangle, triangle.tril())
+    (symmetric,) = generic.vary(change, [x + x.T], 1, CPU) or [x + x.T]
+    assert torch.equal(symmetric, symmetric.T)
+    labels = torch.randint(0, 2, (50,)).float() * 2 - 1
+    (made,) = generic.vary(change, [labels], 1, CPU) or [labels]
+    assert {*made.tolist()} <= {-1.0, 1.0}
+    rows = torch.rand(20, 30).softmax(-1)
+    (made,) = generic.vary(change, [rows], 1, CPU) or [rows]
+    assert torch.allclose(made.sum(-1), torch.ones(20))
+
+
+def test_what_a_variant_leaves_is_none_of_its_kind():
+    labels = torch.randint(0, 2, (50,)).float()
+    assert generic.vary(generic.VARIANTS["signs"], [labels, torch.arange(3)], 1, CPU) is None
+
+
+# ---- Truth and bounds. -----------------------------------------------------------------------------------------------
+
+
+def test_errors_are_kernelbenchs_beside_the_truth():
+    exact = torch.tensor([0.0, 1.0, -100.0], dtype=torch.float64)
+    truth = generic.Truth(exact.float(), exact)
+    error, at = truth.worst(torch.tensor([0.0, 1.0, -100.5]))
+    assert at == 2 and math.isclose(error, 0.5 / 101) and truth.bound(0.0) == 1e-4 and truth.bound(1e-3) == 4e-3
+    assert generic.Truth(exact.bfloat16(), exact).bound(0.0) == 1e-2
+
+
+def test_zeros_are_no_softmax():
+    exact = torch.full((1000,), 1e-4, dtype=torch.float64)
+    for ordinary, convicted in ((True, True), (False, False)):
+        truth = generic.Truth(exact.float(), exact, ordinary)
+        assert (truth.worst(torch.zeros(1000))[0] > truth.bound(0.0)) == convicted
+
+
+def test_what_is_not_finite_has_to_be_the_same():
+    reference = torch.tensor([math.inf, -math.inf, math.nan, 1.0])
+    truth = generic.Truth(reference, reference.double())
+    assert truth.worst(reference) == (0.0, 0)
+    for at, value in ((0, 1.0), (0, -math.inf), (2, 0.0), (3, math.nan), (3, math.inf)):
+        found = reference.clone()
+        found[at] = value
+        assert truth.worst(found) == (math.inf, at)
+
+
+def test_numbers_are_compared_in_pieces(monkeypatch):
+    monkeypatch.setattr(generic, "CHUNK", 7)
+    exact = torch.zeros(5, 5, dtype=torch.float64)
+    found = torch.zeros(5, 5)
+    found[4, 3] = 2.0
+    truth = generic.Truth(exact.float(), exact)
+    error, at = truth.worst(found)
+    assert error == 2.0 and truth.position(at) == [4, 3]
+    error, _, tied = truth.worst_beside_ties(found, [exact, exact + 3], 1e-4)
+    assert (error, tied) == (0.0, 1)
+    assert generic.Truth(torch.zeros(0, 3), None).worst(torch.zeros(0, 3)) == (0.0, 0)
+
+
+def test_complex_results_are_compared_by_parts():
+    exact = torch.tensor([1 + 1j, 2 - 2j], dtype=torch.complex128)
+    truth = generic.Truth(exact.to(torch.complex64), exact)
+    error, at = truth.worst(torch.tensor([1 + 1j, 2 - 5j], dtype=torch.complex64))
+    assert math.isclose(error, 1.0) and truth.position(at) == [1, 1]
+
+
+def test_whole_numbers_agree_but_for_ties():
+    x = torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]])
+    truth = generic.Truth(x.argmax(1), x.double().argmax(1))
+    assert truth.worst(torch.tensor([1, 0])) == (0.0, 0) and truth.worst(torch.tensor([1, 1])) == (1.0, 1)
+    perturbed = [generic.perturb([x], seed, CPU, absolute=True)[0].argmax(1) for seed in range(8)]
+    assert truth.worst_beside_ties(torch.tensor([1, 1]), perturbed, 0.0)[::2] == (0.0, 1)
+    assert truth.worst_beside_ties(torch.tensor([0, 1]), perturbed, 0.0) == (1.0, 0, 1)
+
+
+def test_perturbed_inputs_lie_to_both_sides():
+    x, number = torch.rand(100), torch.arange(3)
+    for absolute in (False, True):
+        (up, same), (down, _) = (generic.perturb([x, number], seed, CPU, absolute) for seed in (2, 3))
+        assert torch.allclose((up + down) / 2, x.double(), rtol=0, atol=1e-15) and same is number
+        off = (up - x.double()).abs() / (x.double().max() if absolute else x.double())
+        off /= torch.finfo(torch.float32).eps
+        assert float(off.min()) > 7.9 and float(off.max()) < 16.1
