@@ -483,7 +483,8 @@ def suite_build(bench, record):
         for state in ["cold"] + ["warm"] * WARM_IMPORTS:
             with record.row(f"build, {state}"):
                 said = run(sys.executable, "-c", STEPS_PROBE, *steps.values(), TORCH_EXTENSIONS_DIR=folder).stdout.split()
-                record.add({"state": state, **dict(zip(steps, map(float, said[-len(steps) :]), strict=True))})
+                seconds = dict(zip(steps, map(float, said[-len(steps) :]), strict=True))
+                record.add({"state": state, "cores": len(os.sched_getaffinity(0)), **seconds})
 
 
 def suite_check(bench, record):

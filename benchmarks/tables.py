@@ -60,6 +60,7 @@ class Row(dict):
     # Where a side was disturbed, at most the ratio of the calls that were not, the 10th percentiles: no noise hides a loss.
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
+    dims = property(lambda row: [int(side) for side in row["shape"].split(" x ")])
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
     size_and_dtype = property(lambda row: row.size + (f", {row['dtype']}" if row["dtype"] != "float32" else ""))
     outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")  # that packing kept whole
@@ -148,35 +149,116 @@ def sanitizers(rows):
 # ---- Sentences -------------------------------------------------------------------------------------------------------
 
 
-def factor(rows, several, forced, h100):
-    """Where the factor comes from, at 4096 or the largest N there is; what two GPUs make of one; the mma kernel there, forced; an H100."""
+def factor(rows):
+    """Where the factor comes from, at 4096 or the largest N there is."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
-    several = "; ".join(f"{row.ratio} {row['what'].replace(' x ', '×')}" for row in several if row["mode"] == "forward")
-    dtypes = [[row for row in rows if row["N"] == 4096 and row.label == row.size_and_dtype] for rows in (forced, h100)]
-    forced, h100 = (", ".join(f"{row['dtype']} {row.ratio}" for row in rows) for rows in dtypes)
+    cublas = dense / row["reference"]["median_us"] / 1e6  # TFLOP/s
     return (
-        f"At N = {row['N']} ours is {row.ratio} faster than `tril(matmul)`: {ratio(dense / useful)} by the triangle, {useful / 1e9:.3g}"
-        f" GFLOP for {dense / 1e9:.4g}, and {ratio(row['ratio'] * useful / dense)} by tensor cores, three float16 products for each float32"
-        f" one: {row.rate} TFLOP/s, where cuBLAS has {dense / row['reference']['median_us'] / 1e6:.3g} from CUDA cores.\n"
-        f"Two GPUs against one ([example](examples/distributed.py)): {several}."
-        f" An H100 at 4096: {h100} ([more](docs/results.md#an-h100)); the mma kernel, which is that of other GPUs, forced: {forced}."
+        f"At N = {row['N']} ours takes {row['ours'].median} µs and is {row.ratio} faster than `tril(matmul)`."
+        f" The triangle gives {ratio(dense / useful)} of that: {useful / 1e9:.3g} GFLOP in place of {dense / 1e9:.4g}."
+        f" Tensor cores give the other {ratio(row['ratio'] * useful / dense)}, although three float16 products stand for each float32 one:"
+        f" {row.rate} TFLOP/s, where cuBLAS has {cublas:.3g} on CUDA cores."
+    )
+
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+def ratios_by_dtype(named_rows):
+    """(name, its ratio in each of DTYPES) of rows that differ in their dtype alone; a dash where none was measured undisturbed."""
+    ratios = {}
+    for name, row in named_rows:
+        if row.quiet:
+            ratios.setdefault(name, {})[row["dtype"]] = row.ratio
+    return [(name, [by_dtype.get(dtype, "–") for dtype in DTYPES]) for name, by_dtype in ratios.items()]
+
+
+def sizes_shown(rows):
+    """The rows with inputs as usual, of N = 1024 and 4096, or of the largest N there is."""
+    rows = [row for row in rows if row.label == row.size_and_dtype]
+    shown = {1024, 4096} & {row["N"] for row in rows} or {max((row["N"] for row in rows), default=0)}
+    return [row for row in rows if row["N"] in shown]
+
+
+def by_type(forward, backward, batch, family, h100, forced):
+    """Ratios, a row for each dtype: two sizes, gradients, two batches, the largest square products of the family, an H100, and the kernel
+    that serves all other GPUs. Of each there are two dtypes at least."""
+    square = [row for row in family if len({*row.dims}) == 1 and len(row.dims) == 2 and row["what"] != "L U"]
+    square = [row for row in square if row.dims == max(other.dims for other in square)]
+    batches = list(dict.fromkeys(row["shape"] for row in batch))[:2]
+    chosen = [*sizes_shown(forward), *backward, *(row for row in batch if row["shape"] in batches), *square]
+    named = [(Row(row, dtype="float32").label, row) for row in chosen]
+    for elsewhere, rows in (("on an H100", h100), ("by the mma kernel", forced)):
+        named += [(f"{row['N']}, {elsewhere}", row) for row in sizes_shown(rows) if row["N"] != 1024]
+    several = {name for name, row in named if row["dtype"] != "float32"}
+    names, ratios = zip(*ratios_by_dtype([(name, row) for name, row in named if name in several]), strict=True)
+    return markdown(["times as fast", *names], [[dtype, *row] for dtype, row in zip(DTYPES, zip(*ratios, strict=True), strict=True)])
+
+
+def two_gpus(rows):
+    """What two GPUs make of one."""
+    modes, products = (list(dict.fromkeys(row[key] for row in rows)) for key in ("mode", "what"))
+    told = {(row["mode"], row["what"]): row.ratio for row in rows}
+    heads = ["two H200s beside one", *(what.replace(" x ", "×") for what in products)]
+    return markdown(heads, [[mode, *(told.get((mode, what), "–") for what in products)] for mode in modes])
+
+
+def short_calls(checks, backward, host):
+    """How far check.py's ratio is below that of the GPU's times where calls are short, and what the host takes to start them."""
+    judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"])
+    label = ", ".join([str(judged["dims"][0]), *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
+    timed = next((row.ratio for row in backward if row.label == label), "–")
+    starts = ", ".join(f"{row['tril_matmul'].median} µs ({row['mode']})" for row in host)
+    return (
+        f"for {label}, check.py says {judged['timings']['gradients'].ratio}, and the table of [forward and backward](#forward-and-backward)"
+        f" {timed}.\nA call costs the host {starts}."
+    )
+
+
+def seconds(builds, checks):
+    """What an import and check.py take."""
+    cold, warm = (next(row for row in builds if row["state"] == state) for state in ("cold", "warm"))
+    cores = f" on {cold['cores']} cores" if "cores" in cold else ""
+    return (
+        f"On a GPU the first import compiles the kernels, once: {cold['import_s']:.0f} s{cores}. Later imports take"
+        f" {warm['import_s']:.1f} s beyond torch's own {warm['torch_s']:.0f} s. `python check.py` then takes {checks[0]['seconds']:.0f} s."
     )
 
 
 def proof(rows):
     """What check.py said in the end, word for word."""
-    told = [f"{check['verdict']:<6} {check['name']}: {check['detail']}" for check in rows[0]["checks"] if check["verdict"] != "note"]
-    return "\n".join(["```", *told, *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
+    return "\n".join(["```", *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
+
+
+def slower_rows(*records):
+    """(machine, row) of what is slower than the reference; the last record is the CPU's. Each once: two suites may have it."""
+    found = {}
+    for machine, rows in (("GPU", chain(*records[:-1])), ("CPU", records[-1])):
+        found |= {(machine, row.label): row for row in rows if row.calm_ratio < 1}
+    return [(machine, row) for (machine, _), row in found.items()]
+
+
+def slower_table(rows):
+    lines = [[machine, row.label, row["reference"].median, row["ours"].median, ratio(row.calm_ratio)] for machine, row in rows]
+    return markdown(["on a", "product (float32, if nothing is said)", "reference, µs", "ours, µs", "ratio"], lines or [["–"] * 5])
 
 
 def slower(*records):
-    """What is slower than the reference; the last record is the CPU's. Each once: two suites may have it."""
-    sides = []
-    for rows in (chain(*records[:-1]), records[-1]):
-        sides.append("; ".join(dict.fromkeys(f"{row.label} ({ratio(row.calm_ratio)})" for row in rows if row.calm_ratio < 1)) or "nothing")
-    return "On the GPU: {}. On the CPU: {}.".format(*sides)
+    """All that is slower than the reference."""
+    return slower_table(slower_rows(*records))
+
+
+def slowest(*records):
+    """The slowest product of each problem on a GPU, and of single matrices of 64 and more on a CPU, if it is slower by a twentieth."""
+    worst = {}
+    for machine, row in slower_rows(*records):
+        counts = machine == "GPU" or (row.label.isdigit() and int(row.label) >= 64)
+        key = machine, row.get("what", row.get("problem")) if machine == "GPU" else ""
+        if counts and row.calm_ratio < 0.95 and (key not in worst or row.calm_ratio < worst[key].calm_ratio):
+            worst[key] = row
+    return slower_table([(machine, row) for (machine, _), row in worst.items()])
 
 
 def wanted(asked, *records):
@@ -200,6 +282,12 @@ def parts():
     heads = {0: "Docstring"} | {number: head[1] for number, line in enumerate(lines) if (head := re.match(r"# -{4} (.*?)[:.] .*-$", line))}
     counts = [f"{end - start:,}" for start, end in zip(heads, [*list(heads)[1:], len(lines)], strict=True)]
     return markdown(["part", "lines"], [*zip(heads.values(), counts, strict=True), ["all", f"{len(lines):,}"]])
+
+
+def sizes_of_peers(rows):
+    """float32 from 512 to 8192, or all there is."""
+    rows = [row for row in rows if row["dtype"] == "float32"]
+    return [row for row in rows if 512 <= row["N"] <= 8192] or rows
 
 
 SPEED = {"reference, µs": "{reference.time_if_disturbed}", "ours, µs (10 % to 90 %)": "{ours.time}", "ratio": "{row.quiet_ratio[ours]}"}
@@ -241,7 +329,7 @@ DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: 
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
 SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
 TABLES = {  # name -> record, columns of it and the group that its rows are of, or what renders them
-    "peers": ("peers", PEERS),
+    "peers": ("peers", lambda rows: columns(sizes_of_peers(rows), PEERS)),
     "peers-errors": ("peers", PEERS_ERRORS),
     "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": "{row.rate}", **ERRORS}, "sizes"),
     "hard": ("forward", {"inputs": "{inputs} (N = {N})", "path": "{row.path}", **TIMES}, "hard"),
@@ -254,11 +342,16 @@ OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them
 SENTENCES = {  # name -> records, renderer of their rows
-    "factor": (("peers", "devices", "mma", "h100/forward"), factor),
+    "factor": (("peers",), factor),
+    "by-type": (("forward", "backward", "batch", "family", "h100/forward", "mma"), by_type),
+    "two-gpus": (("devices",), two_gpus),
+    "seconds": (("build", "check"), seconds),
+    "short-calls": (("check", "backward", "host"), short_calls),
     "proof": (("check",), proof),
     "parts": ((), parts),
     "wanted": (("wanted", "forward", "backward", "batch", "problems", "family", "cpu", "mma"), wanted),
     "slower": (("forward", "problems", "backward", "batch", "family", "cpu"), slower),
+    "slowest": (("forward", "problems", "backward", "batch", "family", "cpu"), slowest),
 }
 
 

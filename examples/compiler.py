@@ -1,6 +1,8 @@
 """Names the packages that bring nvcc for the torch that is installed, where the machine has no CUDA toolkit of that version.
 
-pip install $(python examples/compiler.py)
+python examples/compiler.py | xargs -r pip install
+
+Where there is nothing to install, it says why on standard error, and this line does nothing.
 """
 
 import sys

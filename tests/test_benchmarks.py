@@ -483,9 +483,30 @@ def test_all_that_is_slower_is_named_once(tables):
     noisy = {"reference": NOISY, "ours": NOISY | {"p10_us": 10.0}}  # the quiet calls are slower
     family.append({**family[-1], "shape": "256 x 256", **noisy})
     records = [{**row, "dtype": "float16"}, {**row, "ratio": 2.0}], [{**row, "dtype": "float16"}], family, [row]
-    said = tables.slower(*(rows_of(tables, *rows) for rows in records))
-    on_gpu = "On the GPU: 64, float16 (0.50x); X X^T, 512×512, bfloat16 (0.90x); X X^T, 256×256, bfloat16 (0.74x)."
-    assert said == f"{on_gpu} On the CPU: 64 (0.50x)."
+    records = [rows_of(tables, *rows) for rows in records]
+    expected = [("GPU", "64, float16", "0.50x"), ("GPU", "X X^T, 512×512, bfloat16", "0.90x"), ("GPU", "X X^T, 256×256, bfloat16", "0.74x")]
+    expected.append(("CPU", "64", "0.50x"))
+    assert named_ratios(tables.slower(*records)) == expected
+    assert named_ratios(tables.slowest(*records)) == [expected[0], expected[2], expected[3]]
+
+
+def named_ratios(table):
+    """(machine, product, ratio) of each row of a table of what is slower."""
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return [(machine, product, told) for machine, product, _, _, told in cells]
+
+
+def test_ratios_stand_by_dtype(tables):
+    """A dash where a dtype was not measured or others disturbed it; no product of one dtype alone."""
+    row = {"problem": "lower", "shape": "4096", "N": 4096, "dtype": "float32", "ratio": 16.7, "reference": SIDE, "ours": SIDE}
+    forward = [row, {**row, "dtype": "float16", "ratio": 4.2}, {**row, "dtype": "float64", "ratio": 4.9, "reference": NOISY}]
+    batch = [{**row, "shape": f"{count} x 512 x 512", "N": 512, "dtype": dtype} for count in (1, 2, 3) for dtype in ("float32", "float16")]
+    records = forward, [row | {"problem": "lower, dA, dB"}], batch, [], [], forward[:1]
+    table = tables.by_type(*(rows_of(tables, *rows) for rows in records))
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert head == ["times as fast", "4096", "1×512×512", "2×512×512"]
+    assert rows[:2] == [["float32", "16.7x", "16.7x", "16.7x"], ["float16", "4.20x", "16.7x", "16.7x"]]
+    assert rows[2:] == [["bfloat16", "–", "–", "–"], ["float64", "–", "–", "–"]]
 
 
 def test_each_line_of_the_file_is_in_one_part(tables):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from collections import Counter
 
@@ -40,7 +41,16 @@ def test_each_table_stands_once(tables):
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+def test_the_example_prints_what_it_says():
+    """The README's Python: each print has what it prints as its comment."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    expected = re.findall(r"^print\(.*\)  # (.*)$", example, re.MULTILINE)
+    assert len(expected) == example.count("print(") >= 3
+    done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected), done.stderr
 
 
 def test_the_history_is_a_table():

@@ -1,5 +1,6 @@
 """examples/train.py converges through tril_matmul, and as it does through tril(matmul)."""
 
+import os
 import subprocess
 import sys
 import types
@@ -179,6 +180,20 @@ def test_the_compiler_is_that_of_torchs_cuda(compiler, model):
     for cuda, says in ((None, "for CPUs"), ("12.8", "pip has no nvcc of CUDA 12.8")):
         with pytest.raises(ValueError, match=says):
             compiler.packages(cuda)
+
+
+def test_the_line_that_brings_nvcc_stops_nothing(tmp_path):
+    """The README's line: where compiler.py has nothing to install, xargs calls nothing, and that is no failure."""
+    assert "python examples/compiler.py | xargs -r pip install" in (ROOT / "README.md").read_text(encoding="utf-8")
+    for folder, cuda in ((tmp_path / "cpu", None), (tmp_path / "gpu", "13.0")):
+        folder.mkdir()
+        (folder / "torch.py").write_text(f"class version: cuda = {cuda!r}")
+        line = f"{sys.executable} {ROOT}/examples/compiler.py | xargs -r echo pip install"
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        done = subprocess.run(["sh", "-ec", line], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("pip install nvidia-cuda-nvcc~=13.0.0") if cuda else not done.stdout
+        assert ("nothing has to be compiled" in done.stderr) == (cuda is None)
 
 
 # ---- plot.py. --------------------------------------------------------------------------------------------------------
