@@ -85,7 +85,7 @@ def test_links_lead_to_sections(path):
 @pytest.mark.parametrize("name", ["kernel", "limits"])
 def test_names_in_the_text_are_those_of_the_file(name):
     source, text = SOURCE.read_text(encoding="utf-8"), (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    known = set(re.findall(r"\w+", source)) | ({"portable"} if name == "limits" else set())  # a kernel that is gone, and called so
+    known = set(re.findall(r"\w+", source))
     named = [part for span in re.findall(r"`([\w:]+)`", text) for part in span.split("::")]
     assert len(named) > 3
     unknown = sorted({part for part in named if part not in known})
