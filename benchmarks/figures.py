@@ -4,7 +4,8 @@
     python benchmarks/figures.py --check    exit with 1 if one of them is not what would be drawn, and change nothing
 
 time.svg and error.svg have time and error against N, of ours, of what a user could pick instead, and of what no kernel goes below;
-where.svg where the time of one product at N = 4096 goes. The background is transparent and every colour a middle tone, to be read on light
+where.svg where the time of one product at N = 4096 goes. pipeline.svg and order.svg need no record: the stages of a float32 CTA, by a model
+of their copies and products, and the order of tiles. The background is transparent and every colour a middle tone, to be read on light
 pages and on dark ones. A figure carries a digest of this file and of its records. That is what --check compares, because another
 matplotlib draws the same figure in other bytes.
 """
@@ -96,10 +97,97 @@ def draw_where(axes, profile, limits):
     axes.set_title(f"Where the time of a product goes: N = {row['N']}, float32, µs. Blue multiplies, green moves memory, orange the rest")
 
 
+# ---- Pictures of docs/kernel.md. -------------------------------------------------------------------------------------
+
+STAGES = 7  # of shared memory; a k-block takes three
+LANDS, TAKEN_IN = 700, 512  # cycles: from asking for a copy until it begins to land, and for an SM to take in 32 KB
+MULTIPLIED, PROMOTED = 768, 250  # cycles: 12 wgmma of 64 x 128, and promoting their sums
+FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # of one k-block each
+
+
+def model_pipeline(k_blocks):
+    """(stages, consumers): [(stage, k-block, part, asked, full, released)] and [(consumer, k-block, half, begun, multiplied, promoted)].
+
+    A producer asks for the parts of one k-block after the other, as soon as their stages are free: Y's first columns, X, Y's other columns.
+    Two consumers take turns at the tensor cores, for one half of the columns after the other.
+    """
+    released, stages, consumers = [0] * STAGES, [], []
+    port = tensor_cores = 0
+    ready = [0, 0]  # when a consumer has promoted its sums
+    for k_block in range(k_blocks):
+        asked, full = [], []
+        for part in range(3):
+            asked.append(released[(3 * k_block + part) % STAGES])
+            port = max(port, asked[-1] + LANDS) + TAKEN_IN
+            full.append(port)
+        for half in range(2):
+            for consumer in range(2):
+                begun = max(ready[consumer], tensor_cores, full[1], full[2 * half])
+                tensor_cores = begun + MULTIPLIED
+                ready[consumer] = tensor_cores + PROMOTED
+                consumers.append((consumer, k_block, half, begun, tensor_cores, ready[consumer]))
+            for part in (0,) if half == 0 else (1, 2):
+                stage = (3 * k_block + part) % STAGES
+                released[stage] = tensor_cores
+                stages.append((stage, k_block, part, asked[part], full[part], tensor_cores))
+    return stages, consumers
+
+
+def draw_pipeline(axes):
+    """Each stage over time, as it is filled and read, and each consumer, as it multiplies and promotes."""
+    stages, consumers = model_pipeline(4)
+    label = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "#0d1117"}
+    names = ("Ya", "X", "Yb")
+    for stage, k_block, part, asked, full, released in stages:
+        axes.barh(stage, full - asked, 0.7, asked, color="none", edgecolor=FILLS[k_block], linewidth=0.8, hatch="////")
+        axes.barh(stage, released - full, 0.7, full, color=FILLS[k_block])
+        axes.text((full + released) / 2, stage, f"{names[part]}{k_block}", **label)
+    for consumer, k_block, half, begun, multiplied, promoted in consumers:
+        lane = STAGES + 0.5 + consumer
+        axes.barh(lane, multiplied - begun, 0.7, begun, color=FILLS[k_block])
+        axes.text((begun + multiplied) / 2, lane, f"X{k_block} Y{'ab'[half]}{k_block}", **label)
+        axes.barh(lane, promoted - multiplied, 0.7, multiplied, color=INK)
+    axes.set_yticks([*range(STAGES), STAGES + 0.5, STAGES + 1.5])
+    axes.set_yticklabels([*(f"stage {stage}" for stage in range(STAGES)), "warpgroup 0", "warpgroup 1"])
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(promoted for *_, promoted in consumers))
+    axes.set_xlabel("cycles, by a model: hatched while a copy is on its way, grey while sums are promoted")
+    axes.set_title("Four k-blocks, one colour each, in seven stages: a, b are the halves of Y's columns")
+
+
+def place_of_tile(contraction, row, col, rows):
+    """Where a tile of a lower triangular C comes in the order of `TileOrder`, from 0 on: the longest first."""
+    group, place = {"NN": (rows - 1 - row + col, col), "NT": (rows - 1 - col, row - col), "TN": (row, col)}[contraction]
+    return group * (group + 1) // 2 + place
+
+
+def length_of_tile(contraction, row, col, rows):
+    """In tiles of k."""
+    return {"NN": row - col + 1, "NT": col + 1, "TN": rows - row}[contraction]
+
+
+def draw_order(axes, rows=8):
+    """Three triangles of tiles, numbered as they are taken, the darker the longer."""
+    names = {"NN": "C = A B: by diagonals", "NT": "dA = G Bᵀ: by columns", "TN": "dB = Aᵀ G: by rows"}
+    for panel, (contraction, name) in enumerate(names.items()):
+        left = panel * (rows + 2)
+        for row in range(rows):
+            for col in range(row + 1):
+                length = length_of_tile(contraction, row, col, rows)
+                axes.barh(row, 0.94, 0.94, left + col - 0.47, color="#2f81f7", alpha=0.15 + 0.85 * length / rows)
+                number = place_of_tile(contraction, row, col, rows) + 1
+                axes.text(left + col, row, number, ha="center", va="center", fontsize=8, color=INK if length < 3 else "#0d1117")
+        axes.text(left - 0.5, -0.9, name, fontsize=10)
+    axes.set(xlim=(-0.6, 3 * rows + 3.6), ylim=(rows - 0.4, -1.6), aspect="equal")
+    axes.set_axis_off()
+
+
 FIGURES = {  # name -> records, how they are drawn, inches
     "time": (("peers", "limits"), draw_time, (8.4, 4.6)),
     "error": (("peers",), draw_error, (8.4, 3.6)),
     "where": (("profile", "limits"), draw_where, (8.4, 2.6)),
+    "pipeline": ((), draw_pipeline, (8.4, 3.4)),
+    "order": ((), draw_order, (8.4, 3.0)),
 }
 
 

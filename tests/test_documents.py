@@ -122,7 +122,7 @@ def test_the_figures_are_up_to_date(figures, capsys):
     assert figures.main(["--check"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["time", "error", "where"])
+@pytest.mark.parametrize("name", ["time", "error", "where", "pipeline", "order"])
 def test_a_figure_is_drawn_alike_each_time(figures, name, tmp_path):
     pytest.importorskip("matplotlib")
     for file in ("one.svg", "other.svg"):
