@@ -48,7 +48,7 @@ if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
     print(f"check.py: the folder judge/ is missing in {HERE}; copy it there too, check.py needs it", file=sys.stderr)
     sys.exit(2)
 
-from judge.guard import LEFT_OPEN, LIBC, guard, stop_thread  # noqa: E402
+from judge.guard import LEFT_OPEN, LIBC, folder_of_builds, guard, stop_thread  # noqa: E402
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
@@ -150,7 +150,7 @@ def room(dtype, *shapes):
 def describe(error):
     """An error and the line of the file at fault that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
-    hint = "; files can be written in TMPDIR, /dev/shm and build folders alone" * isinstance(error, PermissionError)
+    hint = "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone" * isinstance(error, PermissionError)
     return f"{type(error).__name__}: {error}{hint}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
 
 
@@ -371,12 +371,12 @@ def halts(number, thread):
 class Contender(contextlib.ExitStack):
     """A file and the child that runs it, 'solution' or 'reference': a process group, stopped unless it answers."""
 
-    def __init__(self, who, path, slab, others=(), warden=None, folder=None):
+    def __init__(self, who, path, slab, others=(), warden=None, folder=None, builds=None):
         super().__init__()
         self.who, self.path, self.slab, self.gpu, self.relayed, self.printed = who, path, slab, slab.gpu, 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
-        spec = {"channel": other.fileno(), "guard": [os.getpid(), others, tempfile.mkdtemp(dir=folder)]}
+        spec = {"channel": other.fileno(), "guard": [os.getpid(), others, tempfile.mkdtemp(dir=folder), builds]}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([] if slab.gpu else [slab.place])
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
@@ -962,7 +962,8 @@ def begin(run, stack, who, texts, arguments=None, **others):
     """Has a contender load its text. Returns the constructor's arguments."""
     run.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
-    contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, **others))
+    builds = folder_of_builds(text)
+    contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, builds=builds, **others))
     setattr(run, who, contender)
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
     always = {"device": str(run.device), "size": slab.size, "place": slab.place, "dtype": run.options.dtype}

@@ -5,9 +5,11 @@ guard() is for a process with one thread that leads a process group: the kernel 
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import signal
 import sys
+import time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -18,8 +20,9 @@ LEFT_OPEN = {  # what a process could do without each of these
 }
 MACHINE = {"x86_64": (0, 0xC000003E, 317, 234), "aarch64": (1, 0xC00000B7, 277, 131)}.get(os.uname().machine)  # seccomp, tgkill
 # System calls, here and below each with its numbers on x86_64 and aarch64. A filter sees numbers and arguments, not what pointers point to.
-LIMITS = """prlimit64 302 261 sched_setaffinity 203 122 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118
-    move_pages 279 239 migrate_pages 256 238"""
+# These name a process by its id, or the caller by 0 or its own id. Every other id may be that of another run's process.
+LIMITS = """prlimit64 302 261 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239
+    migrate_pages 256 238"""
 REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
     pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 ioprio_set 251 30 perf_event_open 298 241
     bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184 io_uring_setup 425 425 io_uring_enter 426 426
@@ -34,7 +37,8 @@ def filter_program(own, beyond):
     allow, in_vain, refuse, missing = ((end, 0, 0, k) for k in (0x7FFF0000, 0x50000, 0x50000 + 1, 0x50000 + 38))  # 0, EPERM, ENOSYS
     first, second, third = ((load, 0, 0, at) for at in (16, 24, 32))  # arguments
     descendant = [(least, 0, 1, beyond), refuse, (least, 0, 1, own), allow, refuse]
-    oneself = [(equal, 0, 1, 0), allow]
+    caller = [(equal, 1, 0, 0), (equal, 0, 1, own), allow]  # by 0 or by its own id; no id of a descendant is known in advance
+    no_exit_signal = [(equal, 0, 1, 0), allow]
 
     def unless(argument, *values):
         return [argument, *(word for value in values for word in ((equal, 0, 1, value), refuse))]
@@ -42,12 +46,18 @@ def filter_program(own, beyond):
     bodies = {
         "kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138": [*unless(second, signal.SIGCONT), first, *descendant],
         "tgkill 234 131 rt_tgsigqueueinfo 297 240": [*unless(third, signal.SIGCONT), first, *descendant],
-        LIMITS: [first, *oneself, *descendant],
-        "setpriority 141 140": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
+        LIMITS: [first, *caller, refuse],
+        "setpriority 141 140": [first, (equal, 1, 0, 0), refuse, second, *caller, refuse],
+        # OpenMP pins its threads by their ids when OMP_PROC_BIND is set, and ends the process if it cannot
+        "sched_setaffinity 203 122": [first, *caller, in_vain],
         "fcntl 72 25": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
         # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK lead to its loss
         "ioctl 16 29": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
-        "clone 56 220": [first, (any_bit, 0, 1, FLAGS), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+        "clone 56 220": [
+            first,
+            *[(any_bit, 0, 1, FLAGS), refuse],
+            *[(mask, 0, 0, 0xFF), *no_exit_signal, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+        ],
         "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],  # SO_LINGER
         "prctl 157 167": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG
         "setsid 112 157 setpgid 109 154": [in_vain],
@@ -61,23 +71,17 @@ def filter_program(own, beyond):
     return [*words, allow]
 
 
-def restrict_files():
-    """Landlock: its version, or 0. Only build folders and a temporary one can be written."""
+def restrict_files(builds):
+    """Landlock: its version, or 0. Only the folder of this file's builds and a temporary one can be written."""
     version = LIBC.syscall(444, 0, 0, 1)
     if version < 2:
         return 0
     rights = 0x3FF2 | (version >= 3) << 14 | (version >= 5) << 15  # to write, make, remove, rename; truncate; ioctl of devices
-    rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, 2 * (version >= 6)), 24, 0)  # 2: signals; older ones want zero
-    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")  # torch takes an empty one as the current folder
-    usual = {"TORCH_EXTENSIONS_DIR": os.path.join(caches, "torch_extensions"), "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
-    usual["TRITON_CACHE_DIR"] = "~/.triton"
-    folders = [os.environ.get(name, os.path.expanduser(path)) for name, path in usual.items()]
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            os.makedirs(folder, exist_ok=True)
+    scope = 3 if version >= 6 else 0  # abstract Unix sockets and signals of descendants alone; older versions want zero
+    rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, scope), 24, 0)
     gpus = [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia")]
     gpus += ["/proc/self/task"] * bool(gpus)  # the driver names its threads there, or does not begin
-    for path in filter(os.path.exists, (os.environ["TMPDIR"], "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri", *folders, *gpus)):
+    for path in filter(os.path.exists, (os.environ["TMPDIR"], builds, "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri", *gpus)):
         handle = os.open(path, os.O_PATH)
         allowed = rights if os.path.isdir(path) else rights & 0xC002  # to write, truncate, ioctl
         LIBC.syscall(445, rules, 1, allowed.to_bytes(8, "little") + handle.to_bytes(4, "little"), 0)
@@ -87,17 +91,85 @@ def restrict_files():
     return version if restricted else 0
 
 
-def guard(judge, others, folder):
-    """Gives up what no solution needs, with `folder` as its temporary one. Says what the system has of it."""
+def settle_in(folder, builds):
+    """Points everything that keeps files to a home in the temporary folder, and torch's builds to the folder of this file's."""
+    import site
     import tempfile  # who ends groups does without, and begins sooner
 
+    home = os.path.join(folder, "home")
+    os.makedirs(home, exist_ok=True)
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_HOME"):
+        os.environ.pop(name, None)  # each is somewhere in the home then
+    for name in ("TRITON_CACHE_DIR", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR", "CCACHE_DIR"):
+        os.environ.pop(name, None)
+    os.environ["PYTHONUSERBASE"] = site.getuserbase()  # a Python that is started later finds the same packages
     # ~/.nv, a GPU's driver's cache, is the judge's too, which executes what lies there
     os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = tempfile.tempdir = folder
+    os.environ["HOME"] = home
+    os.environ["TORCH_EXTENSIONS_DIR"] = builds
+
+
+KEPT_BUILDS = 8  # files whose builds are kept, and builds that are copied for one file
+
+
+def newest_first(paths):
+    """The paths that exist, by the time of their last change."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def folder_of_builds(text):
+    """A folder beside torch's builds for those of one file, known by its text. A run writes there and in no other build folder.
+
+    A build that the file made elsewhere is copied, so that it need not be made again. Returns None for a file that builds nothing, and
+    where the folder cannot be made: builds are then kept for this run alone.
+    """
+    if "cpp_extension" not in text and "TORCH_EXTENSIONS_DIR" not in text:
+        return None
+    import shutil
+    from pathlib import Path
+
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions")).absolute()
+    folder = root / f"judged_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        for old in newest_first(root.glob("judged_*"))[KEPT_BUILDS:]:
+            if time.time() - old.stat().st_mtime > 86400.0:  # no run that has begun since may need it
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError:
+        return None
+    builds = [path for path in (*root.glob("*/"), *root.glob("py*_*/*/")) if not path.name.startswith("judged_")]
+    named = [path for path in builds if is_named(path.name, text) and not (folder / path.name).exists()]
+    for path in newest_first(named)[:KEPT_BUILDS]:
+        copy = folder / path.name
+        try:
+            shutil.copytree(path, copy, symlinks=True)  # with their times, by which ninja tells what is old
+        except (OSError, shutil.Error):  # half a build is none
+            shutil.rmtree(copy, ignore_errors=True)
+    return str(folder)
+
+
+def is_named(build, text):
+    """Whether a file's text names a build, or all of its name but a hash behind the last underscore."""
+    stem = build.rpartition("_")[0]
+    return build in text or bool(stem) and f"{stem}_" in text
+
+
+def guard(judge, others, folder, builds):
+    """Gives up what no solution needs, with `folder` as its temporary one and `builds` for torch's. Says what the system has of it."""
+    builds = builds or os.path.join(folder, "home", "builds")
+    settle_in(folder, builds)
+    os.makedirs(builds, exist_ok=True)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # where memory runs out, it is not the judge that goes
     LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     dropped = LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
-    landlock, seccomp = restrict_files(), False
+    landlock, seccomp = restrict_files(builds), False
     if MACHINE:
         beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # where process ids have begun anew since
         words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]

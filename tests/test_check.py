@@ -35,12 +35,10 @@ from judge import guard, measures
 
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
-GUARDS = json.loads(
-    subprocess.run(
-        [sys.executable, "-c", "import json, os; from judge import guard; print(json.dumps(guard.guard(os.getppid(), [], '/tmp')))"],
-        **{"cwd": ROOT, "stdout": subprocess.PIPE, "check": True},
-    ).stdout
-)
+GUARDED = "import json, os, sys; from judge import guard; print(json.dumps(guard.guard(os.getppid(), [], sys.argv[1], None)))"
+with tempfile.TemporaryDirectory() as folder:
+    done = subprocess.run([sys.executable, "-c", GUARDED, folder], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    GUARDS = json.loads(done.stdout)
 guarded = pytest.mark.skipif(not all(GUARDS.values()), reason=f"the kernel lacks what these would be kept from by: {GUARDS}")
 WITHOUT_GUARDS = {  # what is convicted, or ends, stops or changes the tests' own process, where nothing keeps it from that
     *("kills_the_judge", "kills_the_reference", "limits_the_judge", "reaches_for_the_system", "signals_the_judge_when_it_ends"),
@@ -991,8 +989,10 @@ def test_the_filter_lets_descendants_alone_be_reached():
     ):
         assert answer("kill", pid, 9) == answer("tkill", pid, 9) == answer("tgkill", pid, pid, 9) == says, pid
         assert answer("kill", pid, 18) == answer("tgkill", pid, pid, 18) == answer("rt_tgsigqueueinfo", pid, pid, 18) == refuse
-        assert answer("prlimit64", pid, 7) == (allow if pid == 0 else says)
-        assert answer("setpriority", 0, pid, 5) == (allow if pid == 0 else says)
+        own = allow if pid in (0, 1000) else refuse  # a younger process may be another run's
+        assert answer("prlimit64", pid, 7) == answer("sched_setscheduler", pid, 0) == answer("move_pages", pid) == own
+        assert answer("setpriority", 0, pid, 5) == own
+        assert answer("sched_setaffinity", pid, 8) == (allow if pid in (0, 1000) else in_vain)
     assert answer("setpriority", 2, 0, 5) == refuse
     for flags, says in ((17, allow), (0x3D0F00, allow), (0x8000 | 17, refuse), (0x10000000 | 17, refuse), (9, refuse), (18, refuse)):
         assert answer("clone", flags) == says, hex(flags)
@@ -1008,6 +1008,50 @@ def test_the_filter_lets_descendants_alone_be_reached():
     begun_anew = guard.filter_program(1000, 30000)  # the judge is process 30000: ids have begun anew since it was started
     assert verdict_of_filter(begun_anew, numbers["kill"], 30000, 9) == refuse
     assert verdict_of_filter(begun_anew, numbers["kill"], 29999, 9) == allow
+
+
+REACHES_OUT = """
+import os, socket, sys
+from judge import guard
+guard.guard(os.getppid(), [], sys.argv[1], None)
+own = socket.socket(socket.AF_UNIX)
+own.bind("\\0of a descendant " + sys.argv[2])
+own.listen()
+socket.socket(socket.AF_UNIX).connect(own.getsockname())
+try:
+    socket.socket(socket.AF_UNIX).connect("\\0" + sys.argv[2])
+except PermissionError:
+    print("refused", os.environ["HOME"], os.environ["TORCH_EXTENSIONS_DIR"])
+"""
+
+
+@pytest.mark.skipif(GUARDS["landlock"] < 6, reason="a Landlock that knows no scopes")
+def test_abstract_sockets_of_others_are_out_of_reach(tmp_path):
+    """A younger run's processes may listen on one. A descendant's can be reached, and home is a folder of the run."""
+    name = f"of nobody's {os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listens:
+        listens.bind(f"\0{name}")
+        listens.listen()
+        done = subprocess.run([sys.executable, "-c", REACHES_OUT, str(tmp_path), name], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"refused {tmp_path}/home {tmp_path}/home/builds\n", done.stdout + done.stderr
+
+
+def test_a_file_finds_its_builds_and_writes_beside_them(tmp_path, monkeypatch):
+    """Each text has a folder of its own. What the text names is copied there; another text's folder is another one."""
+    root = tmp_path / "torch_extensions"
+    text = "from torch.utils import cpp_extension\nname = 'product_' + some_hash\n"
+    for name in ("product_12ab", "of_others", "py311_cu130/product_34cd"):
+        (root / name).mkdir(parents=True)
+        (root / name / "library.so").write_text(name)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(root))
+    folder = Path(guard.folder_of_builds(text))
+    assert folder.parent == root and sorted(path.name for path in folder.iterdir()) == ["product_12ab", "product_34cd"]
+    (folder / "product_12ab" / "library.so").write_text("altered by the file itself")
+    assert (root / "product_12ab" / "library.so").read_text() == "product_12ab"
+    assert guard.folder_of_builds(text) == str(folder)
+    assert (folder / "product_12ab" / "library.so").read_text() == "altered by the file itself"  # the next run finds it
+    assert guard.folder_of_builds(text + "#") != str(folder)
+    assert guard.folder_of_builds("import torch") is None
 
 
 # ---- The measures themselves. ----------------------------------------------------------------------------------------

@@ -21,12 +21,19 @@ def works(what):
         return False
 
 
+def affinity_is_changed(process):
+    """The system call is answered as done, but does nothing."""
+    before = os.sched_getaffinity(process)
+    os.sched_setaffinity(process, [max(before)])
+    return True if os.sched_getaffinity(process) != before else None
+
+
 attempts = {
     "ptrace": lambda: libc.ptrace(16, judge, 0, 0),
     "process_vm_readv": lambda: libc.process_vm_readv(judge, buffer, 1, buffer, 1, 0),
     "pidfd_open": lambda: os.pidfd_open(judge),
     "prlimit": lambda: resource.prlimit(judge, resource.RLIMIT_NOFILE) and 1,
-    "sched_setaffinity": lambda: os.sched_setaffinity(judge, [0]) or 1,
+    "sched_setaffinity": lambda: affinity_is_changed(judge),
     "setpriority": lambda: os.setpriority(os.PRIO_PROCESS, judge, 19) or 1,
     "setpriority of a user": lambda: os.setpriority(os.PRIO_USER, 0, 1) or 1,
     "unshare": lambda: libc.unshare(0x10000000),
