@@ -962,7 +962,7 @@ def begin(run, stack, who, texts, arguments=None, **others):
     """Has a contender load its text. Returns the constructor's arguments."""
     run.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
-    builds = folder_of_builds(text)
+    builds = folder_of_builds(texts[who])
     contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, builds=builds, **others))
     setattr(run, who, contender)
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
