@@ -80,6 +80,28 @@ _CUDA_TYPES = r"""
 #include <cstdint>
 #include <utility>
 
+// Hooks for tests. tests/sanitize.py and tests/test_stress.py build copies of this file in which #defines stand in place of the next line;
+// without them the hooks expand to nothing.
+// [hooks]
+#if defined(TRIL_MATMUL_RACECHECK)
+#define IF_RACECHECK(...) __VA_ARGS__
+constexpr bool kEveryThreadArrives = true;   // at barriers where else one thread arrives for others
+#else
+#define IF_RACECHECK(...)
+constexpr bool kEveryThreadArrives = false;
+#endif
+[[maybe_unused]] constexpr int kWarpArrivals = kEveryThreadArrives ? 32 : 1;
+#if defined(TRIL_MATMUL_INITCHECK)
+#define IF_INITCHECK(...) __VA_ARGS__
+#else
+#define IF_INITCHECK(...)
+#endif
+#if defined(TRIL_MATMUL_DELAY)
+#define IF_DELAY(...) __VA_ARGS__
+#else
+#define IF_DELAY(...)
+#endif
+
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // kSymmetric: of results alone
 // Which elements an operand has, by line (row m of X, column n of Y) and k: those with (k - line) * side <= 0.
@@ -632,6 +654,7 @@ DEVICE void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 }
 DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
+// [begin pipeline]
 // Where in a pipeline of shared memory a role is.
 template <int kStages>
 struct Pipeline {
@@ -641,6 +664,7 @@ struct Pipeline {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
+// [end pipeline]
 
 // Four words into the shared memory of a CTA of the cluster, counted, as 16 bytes, on a barrier there.
 DEVICE void store_async(uint32_t to, const int* words, uint32_t barrier) {
@@ -947,6 +971,7 @@ DEVICE void promote(const float* sums, float of_x, float of_y, float* total) {
 """
 
 _CUDA_PACKING = r"""
+// [begin pairs product]
 // ---- Packing: what its kernel, the product's and the one behind are given.
 
 struct PairsProduct {
@@ -978,6 +1003,7 @@ DEVICE int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int l
   const Packed& packed = operand == kX ? h.x : h.y;
   return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
 }
+// [end pairs product]
 
 // ---- Packing: one block.
 
@@ -1099,6 +1125,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     }
   }
   if (blockIdx.x == 0) {   // meanwhile reset counters, and then say so
+    IF_DELAY(__nanosleep(100000);)
     for (int i = t; i < h.words; i += kPackers) reinterpret_cast<int*>(h.controls)[i] = 0;
     __threadfence();
     __syncthreads();
@@ -1168,6 +1195,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
     while ((wide || non_finite) && !is_reset && progress_of(h) >= kPackingEnded) {}
+    IF_INITCHECK(if (wide || non_finite) __threadfence();)
     for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
       uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
@@ -1243,6 +1271,7 @@ static auto element_of(ElementType type) {
   return elements[type];
 }
 
+// [begin batch unit]
 // ---- Launching: the strides of a batch.
 
 // The greatest common divisor of all strides; if all are zero 8, a multiple of 16 bytes.
@@ -1251,6 +1280,7 @@ static int64_t batch_unit(const Product& p, const int64_t* strides) {
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
   return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // places in steps are ints; 1: the operand is copied
 }
+// [end batch unit]
 """
 
 # ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ----
@@ -1377,8 +1407,18 @@ struct alignas(128) ExactMemory {   // copiers permute by the bits below that
 };
 
 // All threads that sum meet.
+#if defined(TRIL_MATMUL_RACECHECK)   // it does not follow a named barrier where other warps are about, as in half precision
+__shared__ uint64_t exact_meeting;
+template <int kThreads>
+DEVICE void meet_exactly() {
+  if (blockDim.x == kThreads) return __syncthreads();
+  const uint64_t state = ptx::mbarrier_arrive(&exact_meeting);
+  while (!ptx::mbarrier_try_wait(&exact_meeting, state)) {}
+}
+#else
 template <int kThreads>
 DEVICE void meet_exactly() { named_barrier_sync<kThreads>(0); }
+#endif
 
 // Sums x y over a split: rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of warps,
 // which take k in turns, and meet as team 0: all of a CTA, or the consumers of one of half precision.
@@ -1693,6 +1733,9 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 // Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters it has as many CTAs as fit.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
+#if defined(TRIL_MATMUL_STRESS)   // the same for builds that differ in registers
+  auto clusters_at_once = [&] { return gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits); };
+#else
   auto clusters_at_once = [] {
     allow_shared_memory<kKernel>(sizeof(Memory));
     const Launch launch(SplitPlan::kMostSplits, kTileThreads, sizeof(Memory), SplitPlan::kMostSplits, false, nullptr);
@@ -1700,6 +1743,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
     check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
     return clusters;
   };
+#endif
   const int at_once = gpu.major >= 9 ? on_this_device<kKernel>(clusters_at_once) : 0;
   const SplitPlan plan = SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
   constexpr bool kBehind = sizeof...(behind) > 0;
@@ -2019,6 +2063,7 @@ constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8, kConsumerRegisters = 216;   // of a thread
 constexpr int kQueued = 8;   // places for tiles that the cluster has taken
 
+// [begin tile queue]
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing is cleared before.
 struct TileQueue {
   unsigned long long* word;
@@ -2039,6 +2084,7 @@ struct TileQueue {
     return taken;
   }
 };
+// [end tile queue]
 
 // A policy has
 //   Product           what a launch is given: p (a ::Product), tiles, queue, and more
@@ -2193,9 +2239,13 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   if (threadIdx.x < 32 && elect_one_sync()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     Policy::prepare(h, shared);
-    UNROLL for (int u = 0; u < Policy::kStages; ++u)
-      ptx::mbarrier_init(&shared.full[u], 1), ptx::mbarrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
+    constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kTakesFirst ? kBlock : 1;   // Half's mask warps have a thread per row
+    UNROLL for (int u = 0; u < Policy::kStages; ++u) {
+      ptx::mbarrier_init(&shared.full[u], kFullArrivals);
+      ptx::mbarrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps * kWarpArrivals);
+    }
     UNROLL for (int u = 0; u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);
+    IF_RACECHECK(if (!Policy::kTakesFirst) ptx::mbarrier_init(&exact_meeting, kExactThreads);)
     barrier_init_fence();
   }
   __syncwarp();
@@ -2233,6 +2283,7 @@ constexpr int kBlocksM = 2;   // of a CTA's tile: one for each consumer warpgrou
 
 // ---- Half precision: sums that are not finite.
 
+// [begin non-finite boxes]
 // Of each box of C, 64 x 64, that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number on, as
 // TileQueue's; others stand for zero. In the end none is left, for a graph that is launched again.
 struct NonFinite {
@@ -2248,6 +2299,7 @@ struct NonFinite {
   // Takes a part: its number, or -1 if there is none.
   DEVICE int take(uint32_t box) const { return parts(atomicAdd(left + box, ~0ull)) - 1; }
 };
+// [end non-finite boxes]
 
 // ---- Half precision: what the kernel is given.
 
@@ -2365,7 +2417,7 @@ struct Half {
   static DEVICE void prepare(const Product& h, Shared& shared) {
     prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.own.landed[u], 1);
-    ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
+    ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * kWarpArrivals * h.tiles.splits);
     shared.own.unfinished[0] = shared.own.unfinished[1] = false;
   }
   static DEVICE Tiles tiles_of(const Product& h) {   // a tenth less code, if the compiler knows the order
@@ -2433,6 +2485,8 @@ struct Half {
     UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) tma_load(false, u, h.x, kMajorX, of.x[u], of.x_batch);
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < of.y_boxes) tma_load(kWide, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
+    if (kEveryThreadArrives && !masked)   // as often as the mask warps would
+      for (int u = 1; u < kBlock; ++u) barrier_arrive_at(shared_address(barrier));
     at.advance();
   }
 
@@ -2456,7 +2510,7 @@ struct Half {
         if (y < tile.cols) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
         ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
-        if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+        if (kEveryThreadArrives || row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       }
   }
 
@@ -2486,6 +2540,9 @@ struct Half {
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
+      IF_RACECHECK(for (int cta = 0; cta < kCtas; ++cta) {
+        if (cta != lane) barrier_arrive_at(kWide ? address_in_peer(barrier, cta) : barrier);
+      })
     };
     int reading = -1;   // the stage that is multiplied while the next is issued
     NO_UNROLL for (int left = tile.k_end - tile.k_begin; left > 0; --left, at.advance()) {
@@ -2526,6 +2583,9 @@ struct Half {
       __syncwarp();
       const uint32_t written = shared_address(&shared.own.sums_written);
       if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
+      IF_RACECHECK(for (int cta = 0; cta < h.tiles.splits; ++cta) {
+        if (cta != lane) barrier_arrive_in_cluster(address_in_peer(written, cta));
+      })
       while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.own.sums_written, 0)) {}
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
@@ -2617,6 +2677,7 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
   auto* words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
   h.queue = {words, launch_number()};
+  IF_INITCHECK(check(cudaMemsetAsync(words, 0, (2 + boxes) * 8, gpu.stream));)
   h.non_finite = {words + 1, h.queue.launch, uint32_t(boxes)};
   const bool twice = is_stored_twice(p);
   const int x_box = twice && p.x_col == 1 ? 2 * kBlock : kBlock;   // see kMerged
@@ -2871,6 +2932,9 @@ struct Pairs {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
       if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+      IF_RACECHECK(for (int cta = 0; cta < 2; ++cta) {
+        if (cta != lane) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, cta));
+      })
     }
   };
 
@@ -2945,6 +3009,7 @@ struct Pairs {
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
+// [begin outlier corrections]
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
 // Adds to a tile of C what packed X' and Y' miss, the outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. A term may be less than half
@@ -2989,6 +3054,7 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
     }
   __syncthreads();
 }
+// [end outlier corrections]
 
 // ---- Behind the Hopper kernel: the kernel.
 
@@ -3085,8 +3151,10 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----
 _CUDA_HOPPER_LAUNCH = r"""
+// [begin packed launches]
 // ---- Hopper kernel, launching: what is to be packed.
 
+// [begin workspace]
 // The matrices that are to be packed, as k_is_row tells. One that the whole batch has counts once.
 static Packed to_pack(const Product& p, Operand operand) {
   Packed to = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_side != kEverywhere}
@@ -3158,6 +3226,7 @@ struct Workspace {
     }
   }
 };
+// [end workspace]
 
 // ---- Hopper kernel, launching: all kernels of a product, or of two.
 
@@ -3166,6 +3235,7 @@ static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = n
   Workspace at(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
   PairsProduct &first = at.of[0], &second = at.of[1];
   first.launch = second.launch = launch_number();
+  IF_INITCHECK(check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));)
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
   if (first.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
   std::visit([&](auto tf32, auto major_x, auto major_y) {
@@ -3181,9 +3251,11 @@ static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = n
     }, constant(h.p.x_col == 1), constant(h.p.y_row == 1));
   }
 }
+// [end packed launches]
 
 // ---- Launching: what the binding calls.
 
+// [begin choice of a kernel]
 int operands_to_copy(const Product& p, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
   // The mma kernel reads what is not aligned by elements, which for small products takes less than a copy
@@ -3244,6 +3316,7 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
   return computes && serves ? kTf32Kernel : kMmaKernel;
 }
+// [end choice of a kernel]
 
 // Of other parts of the source: see _CUDA_PARTS.
 using Launcher = void(const Product& p, const Gpu& gpu);
@@ -3258,12 +3331,14 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   }
 }
 
+// [begin launch of gradients]
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
   if (before.bytes != bytes || dx.tf32 != product.tf32) return false;   // torch's setting may change between two looks
   launch_pairs(dx, gpu, &dy, before.of);
   return true;
 }
+// [end launch of gradients]
 """
 
 # ==== 2. Binding and build ====
@@ -3322,6 +3397,7 @@ struct OnDevice : Gpu {
   }
 };
 
+// [begin tensors]
 // ---- Binding: tensors described as a Product.
 
 // kBFloat16 + 1 for a dtype that has no kernel.
@@ -3340,6 +3416,7 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
+// [begin structure]
 // A structure has the masks of X, Y and C as they are stored, two bits each; x and y are those of X and Y as they are multiplied.
 struct Structure {
   int x, y, c;
@@ -3351,12 +3428,14 @@ struct Structure {
   static int flipped(int mask) { return mask == kLower ? kUpper : mask == kUpper ? kLower : mask; }
   bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
 };
+// [end structure]
 
 // The contraction of x and y, which fit, into c. If they have too many leading dimensions these become one, by a copy where they do not
 // merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
+  // [begin batch of a product]
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {   // merges neighbours where both operands allow it, without sizes of 1
     const int64_t size = x.size(d);
@@ -3368,6 +3447,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     p.batch_size[at] = merged ? p.batch_size[at] * size : size;
     p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d);
   }
+  // [end batch of a product]
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
@@ -3382,6 +3462,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1), p.c_batch = m * n;
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
+  // [begin masks of a product]
   const Structure masks(structure, contraction);
   const Side sides[] = {kEverywhere, kUpToLine, kFromLine};   // of X, by mask; Y's lines are columns
   p.x_side = sides[masks.x], p.y_side = Side(-sides[masks.y]);
@@ -3391,6 +3472,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
     std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
   }
+  // [end masks of a product]
   return p;
 }
 
@@ -3404,7 +3486,9 @@ Tensor padded_copy(const Tensor& t) {
   c10::SmallVector<int64_t, 8> shape(from.sizes());
   const int64_t size = from.element_size(), length = shape.back();
   shape.back() = (length + 7) / 8 * 8;
-  const Tensor to = at::empty(shape, from.options()).narrow(-1, 0, length);
+  Tensor to = at::empty(shape, from.options());
+  IF_INITCHECK(to.zero_();)
+  to = to.narrow(-1, 0, length);
   int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());   // a word divides each
   for (int64_t d = 0; d < from.dim() - 1; ++d) all |= from.stride(d) * size;
   const at::ScalarType word = from.stride(-1) != 1 || all % 4 ? from.scalar_type() : all % 8 ? at::kInt : at::kLong;
@@ -3508,6 +3592,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("inverse", &inverse, NoGil());
   m.def("is_plain", &is_plain);
 }
+// [end tensors]
 """
 
 # ---- Which kernel is asked for. ----

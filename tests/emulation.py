@@ -4,24 +4,39 @@ Every thread of a cluster is a fibre; what CUDA does for a warp, a CTA or a clus
 way, sums sent to another CTA) stands in PRELUDE. Copies arrive and products are done either at once, or as late as the kernel allows: what
 a barrier is missing for shows in one of the two. What an operand does not have is NaN in memory, and so is C before it is written.
 
-A program is PRELUDE, the parts of the source, PRODUCT, and a main that calls run_product.
+A program is PRELUDE, parts of the source (each through on_host, if it has shared memory), PRODUCT, and a main that calls run_product.
 """
 
 import re
 
-from helpers import SOURCE
+from helpers import marked
+
+# ---- CUDA source as C++. ---------------------------------------------------------------------------------------------
+
+DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) ([\w ]+?) (\w+)\[\];")
+STATIC = re.compile(r"__shared__ (alignas\(\d+\) )?((?:struct \{.*?^ *\}|[\w:]+)) ([^;{}]+);", re.MULTILINE | re.DOTALL)
 
 
-def device(section):
-    """A section of the source without what launches it, which stands at its end, if it does."""
-    return re.split(r"^// ---- .*: launching\.\n", section, maxsplit=1, flags=re.MULTILINE)[0]
+def on_host(section):
+    """A section of the CUDA source with its shared memory in the emulated CTA's: dynamic memory at its begin, variables behind that."""
+
+    def variables(declaration):
+        alignment, kind, names = declaration.groups(default="")
+        lines = []
+        for declarator in re.split(r", (?![^\[]*\])", names):
+            name = re.match(r"\w+", declarator)[0]
+            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # has the type and the alignment, and is a key
+            lines.append(f"{alignment}static {kind} {stand_in}; auto& {name} = IN_SHARED_MEMORY({name}_stand_in);")
+        return " ".join(lines)
+
+    return STATIC.sub(variables, DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(current->block->memory);", section))
 
 
-def tiles(section):
-    """The section of tiles of 64 x 64, which fails where finite sums are made again: that mends what was multiplied wrong."""
-    again = "  const int k_end = min(work.tile.k_end, "
-    assert section.count(again) == 1
-    return device(section).replace(again, f'  if (all_finite) fail("sums are made again that are finite");\n{again}')
+def as_variable(section, name):
+    """A section whose constant `name` is a variable without a value, which the program sets."""
+    section, count = re.subn(rf"\bconstexpr int {name} = [^;,]+;", f"int {name};", section)
+    assert count == 1, f"the section has {count} lines 'constexpr int {name} = ...;', and should have one"
+    return section
 
 
 PRELUDE = r"""
@@ -42,16 +57,21 @@ PRELUDE = r"""
 #include <vector>
 using std::max;
 using std::min;
-#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#ifdef BEFORE_HOPPER
+constexpr int kArch = 800;
+#define NV_IF_TARGET(target, code)
+#else
 constexpr int kArch = 900;
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#define NV_IF_TARGET(target, code) NV_CODE code   // all of 9.0 is here
+#endif
+#define NV_CODE(...) __VA_ARGS__
 #define __device__
 #define __host__
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __noinline__
-#define NV_IF_TARGET(target, code) NV_CODE code   // all of 9.0 is here
-#define NV_CODE(...) __VA_ARGS__
 
 struct float2 {
   float x, y;
@@ -62,6 +82,7 @@ struct alignas(16) float4 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
+  uint4& operator=(const uint4& v);   // to shared memory: a fence has to follow
 };
 template <typename T>
 void __stcs(T* to, T value) {
@@ -193,6 +214,8 @@ struct Warp {
 struct Block {
   int rank;
   unsigned char* memory;
+  size_t bytes, taken;   // of its memory; and of those, the dynamic ones and variables
+  std::vector<std::pair<const void*, void*>> variables;   // by their stand-ins
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // of named barriers
@@ -283,7 +306,13 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
   meet(meeting, threads);
   return meeting.any;
 }
-int __syncthreads_or(int vote) { return meet_or(current->block->meeting, block_threads, vote); }
+// The kernels of 64 x 64 tiles vote for sums to be made again. Where all is finite that would hide what was multiplied wrong.
+int votes = 0;
+int __syncthreads_or(int vote) {
+  const bool any = meet_or(current->block->meeting, block_threads, vote);
+  if (any && all_finite) fail("sums are made again that are finite");
+  return votes += any, any;
+}
 template <int kThreads>
 bool named_barrier_or(int team, bool vote) {
   return meet_or(current->block->teams[team], kThreads, vote);
@@ -363,6 +392,28 @@ inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   reinterpret_cast<Barrier*>(at_address(barrier))->change(-16, 0);
 }
 inline void note_written() { current->block->written += !std::exchange(current->written, true); }
+uint4& uint4::operator=(const uint4& v) {
+  std::memcpy(this, &v, sizeof(v));
+  const size_t at = reinterpret_cast<unsigned char*>(this) - current->block->memory;
+  if (at < current->block->bytes) note_written();
+  return *this;
+}
+// A variable in the CTA's shared memory, aligned as it asks for and no more. Its stand-in is a static variable of its type.
+#define IN_SHARED_MEMORY(stand_in) in_shared_memory(stand_in, __alignof__(stand_in))
+constexpr size_t kVariableBytes = 49 * 1024;
+template <typename T>
+T& in_shared_memory(const T& stand_in, size_t alignment) {
+  Block& block = *current->block;
+  for (const auto& [key, at] : block.variables)
+    if (key == &stand_in) return *static_cast<T*>(at);
+  if (memory_begin % alignment) fail("shared memory that begins at no multiple of a variable's alignment");
+  size_t begin = (block.taken + alignment - 1) / alignment * alignment;
+  if ((memory_begin + begin) / alignment % 2 == 0) begin += alignment;
+  block.taken = begin + sizeof(T);
+  if (block.taken > block.bytes) fail("variables that take more than 48 KB");
+  block.variables.emplace_back(&stand_in, block.memory + begin);
+  return *reinterpret_cast<T*>(block.memory + begin);
+}
 template <typename T>
 void store_shared(uint32_t at, const T& v) {
   if (at >> kRankShift != block_rank_in_cluster() || at % sizeof(T)) fail("stored what is not aligned, or not here");
@@ -581,29 +632,283 @@ template <int kPending>
 void warpgroup_wait() {
   multiply(kPending);
 }
-"""
+
+// ---- What Hopper's kernels need besides.
+
+struct BlockIndex {
+  unsigned x;
+};
+BlockIndex emulated_block_index() { return {static_cast<unsigned>(cluster->number * cluster->size + current->block->rank)}; }
+#define blockIdx emulated_block_index()
+struct {
+  unsigned x;
+} gridDim;
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  if (reinterpret_cast<uintptr_t>(at) % 8) fail("a word that is not aligned");
+  return std::exchange(*at, *at + value);
+}
+inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) { return std::exchange(*at, value); }
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
+  return *at == assumed ? std::exchange(*at, value) : *at;
+}
+inline uint32_t atomicMin(uint32_t* at, uint32_t value) { return std::exchange(*at, std::min(*at, value)); }
+inline void __threadfence() {}
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline void __nanosleep(int) {}
+inline void __trap() { fail("a trap"); }
+inline void __syncwarp() { meet(warp().meeting, 32); }
+template <typename Two>
+Two __hfma2(Two a, Two b, Two c) {
+  return {a.x * b.x + c.x, a.y * b.y + c.y};
+}
+template <typename Two>
+Two __hadd2(Two a, Two b) {
+  return {a.x + b.x, a.y + b.y};
+}
+template <int kRegisters>
+void warpgroup_reg_alloc() {}
+template <int kRegisters>
+void warpgroup_reg_dealloc() {}
+
+// A tensor map: three dimensions of 16-bit elements, the nearest first; and its boxes of 64 x 64, in rows of 128 bytes with their swizzle.
+struct CUtensorMap {
+  const uint16_t* data;
+  int64_t size[3], stride[3];
+  int rows;   // of a box
+};
+inline void prefetch_tma_descriptor(const CUtensorMap&) {}
+inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int at2, uint32_t barrier) {
+  if (to % 1024) fail("a box that is not aligned");
+  there(to);
+  auto now = [=, &map] {
+    for (int row = 0; row < map.rows; ++row)
+      for (int col = 0; col < 64; col += 8) {   // 16 bytes
+        const int64_t at[3] = {at0 + col, at1 + row, at2};
+        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));   // of those that exist
+        for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
+        for (int d = 1; d < 3; ++d)
+          if (at[d] < 0 || at[d] >= map.size[d]) end = 0;
+        uint16_t elements[8] = {};
+        if (begin < end) std::memcpy(elements + begin, map.data + offset + begin, 2 * (end - begin));
+        std::memcpy(at_address(swizzled_address(to + 128 * row + 2 * col)), elements, 16);
+      }
+    reinterpret_cast<Barrier*>(at_address(barrier))->change(-128 * map.rows, 0);
+  };
+  if (late)
+    engine.push_back(now);
+  else
+    now();
+}
+namespace ptx {
+inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier) {
+  load_box(shared_address(to), *map, at[0], at[1], at[2], shared_address(barrier));
+}
+inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier, uint16_t ctas) {
+  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
+  for (int rank = 0; ctas >> rank; ++rank)
+    if (ctas >> rank & 1)
+      load_box(address_in_peer(shared_address(to), rank), *map, at[0], at[1], at[2], address_in_peer(shared_address(barrier), rank));
+}
+}  // namespace ptx
+
+template <bool kTransposed>
+void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
+  const int lane = current->x % 32;
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[lane][0] = at;
+  std::memcpy(brought[lane] + 1, w, sizeof(w));
+  meet(warp().meeting, 32);
+  no_conflict(brought, lane / 8 * 8, 8, 16);
+  for (int e = 0; e < 8; ++e) {   // the row, or column, lane % 8 of matrix lane / 8
+    const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
+    const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
+    std::memcpy(at_address(at) + 2 * e, &element, 2);
+  }
+}
+
+// Every 16-bit number as a float: an emulation does little else than look here.
+template <typename T>
+const float* wide_numbers() {
+  static const std::vector<float> all = [] {
+    std::vector<float> numbers(65536);
+    for (int bits = 0; bits < 65536; ++bits) numbers[bits] = T{static_cast<uint16_t>(bits)};
+    return numbers;
+  }();
+  return all.data();
+}
+
+// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found,
+// the others of a warpgroup find again, as long as the bytes are the same, which the first of a warp looks at: else all time would go by in
+// looking numbers up.
+using Two = double __attribute__((vector_size(16)));
+using Four = double __attribute__((vector_size(32)));
+template <typename T, int kLines, int kMajor>
+__attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
+  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
+  struct Found {
+    const unsigned char* from = nullptr;
+    int time = 0;
+    uint64_t bytes[kSpans][kSpan / 8];
+    Two numbers[16][4][kLines / 8];   // by k, by thread % 4
+  };
+  static std::vector<Found> all(61);
+  const unsigned char* const from = memory + operand;
+  Found& found = all[reinterpret_cast<uintptr_t>(from) / 32 % all.size()];
+  const bool known = std::exchange(found.from, from) == from;
+  if (std::exchange(found.time, multiplying) == multiplying && known && multiplying) return found.numbers;
+  for (int span = 0; span < kSpans; ++span) {
+    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = swizzled_address(begin) & ~31u;
+    const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + at);
+    uint64_t other = !known;
+    for (int u = 0; u < kSpan / 8; ++u) other |= bytes[u] ^ found.bytes[span][u];
+    if (!other) continue;
+    std::memcpy(found.bytes[span], bytes, kSpan);
+    for (int u = 0; u < kSpan; u += 2) {
+      const uint32_t place = swizzled_address(at + u) - begin;   // without the swizzle
+      const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
+      found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
+    }
+  }
+  return found.numbers;
+}
+
+// sums += A B of 64 x kN and 16 k, both in shared memory.
+template <typename T, int kN, int kMajorA, int kMajorB>
+void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
+  if (current->block->written) fail("multiplied what was written without a fence");
+  current->products.push_back([=]() __attribute__((optimize("O3"))) {
+    constexpr uint32_t kPlace = (1 << kRankShift) - 1;
+    const unsigned char* const memory = current->block->memory - memory_begin;
+    const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
+    const float* const wide = wide_numbers<T>();
+    const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
+    Four rows[16];   // rows g and g + 8 of the warp's
+    for (int r = 0; r < 2; ++r)
+      for (int k = 0; k < 16; ++k) {
+        const int line = warp * 16 + r * 8 + g;
+        const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
+        rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
+      }
+    Four all[kN / 8];   // of these rows, and the columns that are this thread's
+    auto* const one_by_one = reinterpret_cast<double*>(all);
+    for (int u = 0; u < kN / 2; ++u) one_by_one[u] = add ? sum[u] : 0.0;
+    for (int k = 0; k < 16; ++k)
+      for (int four = 0; four < kN / 8; ++four) {
+        const Two cols = columns[k][q][four];
+        all[four] += rows[k] * Four{cols[0], cols[1], cols[0], cols[1]};
+      }
+    for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(one_by_one[u]);
+  });
+}
+
+template <typename F>
+uint32_t of_the_warp(uint32_t value, const F& f) {
+  for (int distance = 1; distance < 32; distance *= 2) value = f(value, __shfl_sync(0xFFFFFFFFu, value, current->x % 32 ^ distance));
+  return value;
+}
+inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
+inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
+inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+// What packing reports while tiles are taken: here whoever has just taken number 1 sees it, and nobody else.
+const unsigned long long *late_report = nullptr, *taken = nullptr;
+template <typename T>
+T load_relaxed(const T* at) {
+  static int times = 0;   // since somebody has told others something
+  static int64_t at_event = 0;
+  if (std::exchange(at_event, events) != events) times = 0;
+  if (++times > 3000000) fail("a split waits for one that nobody computes");
+  return static_cast<const void*>(at) == late_report && *taken != 2 ? 0 : *at;
+}
+inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+template <typename T>
+T __ldcg(const T* from) {
+  return *from;
+}
+inline uint32_t __ballot_sync(uint32_t, bool vote) {
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[current->x % 32][0] = vote;
+  meet(warp().meeting, 32);
+  uint32_t all = 0;
+  for (int lane = 0; lane < 32; ++lane) all |= brought[lane][0] << lane;
+  return all;
+}
+inline bool __all_sync(uint32_t, bool vote) { return __ballot_sync(0xFFFFFFFFu, vote) == 0xFFFFFFFFu; }
+inline void bring(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a bulk copy that is not aligned");
+  there(to);
+  auto now = [=] {
+    std::memcpy(at_address(to), from, bytes);
+    reinterpret_cast<Barrier*>(at_address(barrier))->change(-static_cast<int>(bytes), 0);
+  };
+  if (late)
+    engine.push_back(now);
+  else
+    now();
+}
+inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  bring(shared_address(to), from, bytes, shared_address(barrier));
+}
+inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
+  for (int rank = 0; rank < 2; ++rank)
+    bring(address_in_peer(shared_address(to), rank), from, bytes, address_in_peer(shared_address(barrier), rank));
+}
+// ---- Runs one cluster after the other.
+
+std::function<void()> body;
+int left;   // threads that are not done
+void thread_main() {
+  body();
+  current->done = true, --current->block->left;
+  --left ? switch_to_next() : switch_context(current->context, all_are_done);
+}
+struct Nothing {};   // the dynamic shared memory of a kernel that has none
+template <typename Memory>
+void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
+                 uint32_t begin = std::is_empty_v<Memory> ? 1024 : alignof(Memory)) {
+  block_threads = threads_of_block;
+  static const size_t stack_size = 68 * 1024 + 320;   // no power of two: else all stacks take the same few places of the caches
+  static size_t stacks_size = 0;   // of one cluster after the other; not a vector, which would write to all of them
+  static std::unique_ptr<char[]> stacks;
+  if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
+  Cluster here = {number, size};
+  memory_begin = begin;
+  constexpr size_t kBytes = (sizeof(Memory) + kVariableBytes + 1023) / 1024 * 1024;
+  std::vector<unsigned char> memory(size * kBytes + 1024, 0xFF);   // as floats NaN
+  here.blocks.resize(size);
+  unsigned char* next = memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024;
+  for (int rank = 0; rank < size; ++rank) {
+    here.blocks[rank].rank = rank, here.blocks[rank].memory = next, next += kBytes;
+    here.blocks[rank].bytes = kBytes, here.blocks[rank].taken = sizeof(Memory);
+    here.blocks[rank].warps.resize(block_threads / 32), here.blocks[rank].teams.resize(16);
+    if (prepare) prepare(*reinterpret_cast<Memory*>(here.blocks[rank].memory));
+  }
+  cluster = &here;
+  std::vector<Thread> threads(size * block_threads);
+  for (int t = 0; t < size * block_threads; ++t) {
+    Thread& thread = threads[t];
+    thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
+    ++thread.block->left;
+    make_context(thread.context, &stacks[t * stack_size], stack_size, thread_main);
+    thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
+  }
+  left = size * block_threads, ++events;
+  current = &threads[late ? left - 1 : 0];
+  switch_context(all_are_done, current->context);
+}
 
 
-def masks_of_the_binding():
-    """What the binding makes of a structure: its masks, and the description of a product that they give."""
-    binding = SOURCE.read_text().partition('_CPP_BINDING = r"""')[2]
-    structure = binding.partition("struct Structure {")[2].partition("\n};\n")[0]
-    _, begin, rest = binding.partition("  const Structure masks(structure, contraction);\n")
-    describe, end, _ = rest.partition("  return p;\n")
-    assert structure and begin and end, "the binding describes masks in another way"
-    return f"struct Structure {{{structure}\n}};\nvoid describe_masks(Product& p, int structure, int contraction) {{\n{begin}{describe}}}\n"
-
-
-# Behind PRELUDE, and what has gridDim and body: what the launchers' own code launches with. Clusters come one after the other, each over
-# shared memory that holds NaN.
-LAUNCHING = r"""
+// ---- What the launchers' own code launches with. Clusters come one after the other, each over shared memory that holds NaN.
 constexpr int cudaErrorInvalidConfiguration = 9;
 void check(int error) {
   if (error) fail("a launch failed");
 }
 struct Launch {
   int64_t blocks;
-  int threads, shared_bytes, cluster;
+  int threads, shared_bytes, cluster, config = 0;
   Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool, void*)
       : blocks(blocks), threads(threads), shared_bytes(int(shared_bytes)), cluster(cluster) {}
 };
@@ -630,51 +935,26 @@ uint64_t launch_number() {
 }
 using Condition = std::variant<std::false_type, std::true_type>;
 Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
+template <auto kKernel>
+void allow_shared_memory(int) {}
+int clusters_there = 0;   // room for clusters on the GPU
+template <typename... Arguments>
+int cudaOccupancyMaxActiveClusters(int* clusters, const Arguments&...) {
+  return *clusters = clusters_there, 0;
+}
+template <auto kKernel, typename Ask>
+int on_this_device(const Ask& ask) {
+  return ask();
+}
+template <auto kKernel, typename... Arguments>
+void launch_kernel(const Launch& launch, const Arguments&... arguments) {
+  body = [&] { kKernel(arguments...); };
+  run_clusters(launch);
+}
 """
 
+
 PRODUCT = r"""
-// ---- Runs one cluster after the other.
-
-std::function<void()> body;
-int left;   // threads that are not done
-void thread_main() {
-  body();
-  current->done = true, --current->block->left;
-  --left ? switch_to_next() : switch_context(current->context, all_are_done);
-}
-template <typename Memory>
-void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
-                 uint32_t begin = alignof(Memory)) {
-  block_threads = threads_of_block;
-  static const size_t stack_size = 68 * 1024 + 320;   // no power of two: else all stacks take the same few places of the caches
-  static size_t stacks_size = 0;   // of one cluster after the other; not a vector, which would write to all of them
-  static std::unique_ptr<char[]> stacks;
-  if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
-  Cluster here = {number, size};
-  memory_begin = begin;
-  std::vector<unsigned char> memory(size * (sizeof(Memory) + 1024) + 1024, 0xFF);   // as floats NaN
-  here.blocks.resize(size);
-  unsigned char* next = memory.data();
-  for (int rank = 0; rank < size; ++rank) {
-    next += (1024 - reinterpret_cast<uintptr_t>(next) % 1024) % 1024;
-    here.blocks[rank].rank = rank, here.blocks[rank].memory = next, next += sizeof(Memory);
-    here.blocks[rank].warps.resize(block_threads / 32), here.blocks[rank].teams.resize(16);
-    if (prepare) prepare(*reinterpret_cast<Memory*>(here.blocks[rank].memory));
-  }
-  cluster = &here;
-  std::vector<Thread> threads(size * block_threads);
-  for (int t = 0; t < size * block_threads; ++t) {
-    Thread& thread = threads[t];
-    thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
-    ++thread.block->left;
-    make_context(thread.context, &stacks[t * stack_size], stack_size, thread_main);
-    thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
-  }
-  left = size * block_threads, ++events;
-  current = &threads[late ? left - 1 : 0];
-  switch_context(all_are_done, current->context);
-}
-
 // ---- One product and its truth.
 
 template <typename T>
@@ -827,4 +1107,12 @@ int run_product(char** arguments, const Compute& compute) {
   return 0;
 }
 """
-PRODUCT = masks_of_the_binding() + PRODUCT
+PRODUCT = f"""{marked("structure")}
+void describe_masks(Product& p, int structure, int contraction) {{
+{marked("masks of a product")}}}
+{PRODUCT}"""
+
+
+def hopper_skeleton(model):
+    """The skeleton of Hopper's kernels, with the pipeline that it counts on."""
+    return marked("pipeline") + on_host(model._CUDA_SKELETON)

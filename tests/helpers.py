@@ -339,6 +339,46 @@ def constant(section, name, **known):
 
 # ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
 
+
+@functools.lru_cache
+def marked(name):
+    """What stands in model_new.py between the lines `// [begin NAME]` and `// [end NAME]`, of which there must be one each."""
+    begin, end = (rf"^ *// \[{which} {re.escape(name)}\]\n" for which in ("begin", "end"))
+    text = SOURCE.read_text()
+    found = [len(re.findall(line, text, re.MULTILINE)) for line in (begin, end)]
+    part = re.search(rf"{begin}(.*?){end}", text, re.MULTILINE | re.DOTALL)
+    assert found == [1, 1] and part, (
+        f"{SOURCE.name} needs one line '// [begin {name}]' and, below it, one line '// [end {name}]'; it has {found[0]} and {found[1]}"
+    )
+    return part[1]
+
+
+def hooked(text, definitions):
+    """The text of model_new.py with C++ text in place of its line `// [hooks]`, such as #defines of what the hooks below it ask for."""
+    changed, count = re.subn(r"^// \[hooks\]$", lambda _: definitions, text, flags=re.MULTILINE)
+    assert count == 1, f"{SOURCE.name} needs one line '// [hooks]'; it has {count}"
+    return changed
+
+
+# Behind it sections that launch nothing compile as C++.
+HOST_PRELUDE = r"""
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+using std::max;
+using std::min;
+#define __device__
+#define __host__
+#define __noinline__
+#define __ffs __builtin_ffs
+"""
+
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
 
 # An extension module in a few lines of C++, which takes little time to compile: answer() is ANSWER.

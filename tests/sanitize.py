@@ -12,14 +12,15 @@ found, or that its time was over; --json writes the same to a file, pair by pair
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every pair is clean, 1 if one is not, 2 if it
 cannot run.
 
-The tools look at a copy of the file that takes the half-precision kernel at small sizes, too.
+Two tools look at a copy of the file, in which the hooks of _CUDA_TYPES are defined.
 
-racecheck (of CUDA 13.0) does not follow all that these kernels do, and looks at a copy of the file that differs in that alone. It follows
-an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of them arrives for
-all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines that does no more than that
-is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
+racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a
+__syncwarp, and one of them arrives for all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel
+of 20 lines that does no more than that is reported too, and is clean with an arrival of every lane.) In its copy (TRIL_MATMUL_RACECHECK)
+every lane arrives, and half precision's consumers meet at an mbarrier where they sum exactly, since other warps are about.
 
-initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy the workspace of half
+initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy (TRIL_MATMUL_INITCHECK) the
+workspace of half
 precision begins as zeros, and so does the first word of the Hopper kernel's: the kernels look there for the number of their launch, which
 says whether anybody has written. Packing's CTAs have a fence behind that look: the tool's own notes, of words that the first CTA has reset
 meanwhile, else come from the L1, where those of the number have brought them. So does the padding of operands that are copied to rows of
@@ -47,75 +48,8 @@ import helpers
 from helpers import DENSE, FAMILY, LOWER, MASKED, NN, NT, SYMMETRIC, TN, UPPER, masks, sizes_for
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
-EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-EVERY_COPY = (  # which kernel is for small 16-bit products: large ones would take the tools minutes
-    ("path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel", "mma_beats_half(p, gpu) ? kHalfKernel"),
-)
-COPIED = {  # for a tool: what becomes of what, besides
-    "racecheck": (
-        (
-            f"  if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
-            f"  for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
-        ),
-        # Half precision: who gives a stage back, who has masked one (or the producer, of one that needs none)
-        (
-            "if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);",
-            "for (int cta = 0; lane < 32 && cta < kCtas; ++cta) barrier_arrive_at(kWide ? address_in_peer(barrier, cta) : barrier);",
-        ),
-        (
-            "Policy::kCtas * kConsumerWarps);",
-            "Policy::kCtas * kConsumerWarps * 32);",
-        ),
-        # and whose sums of a shared k are there
-        (
-            "if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));",
-            "for (int cta = 0; cta < h.tiles.splits; ++cta) barrier_arrive_in_cluster(address_in_peer(written, cta));",
-        ),
-        ("kConsumerWarps * h.tiles.splits);", "32 * kConsumerWarps * h.tiles.splits);"),
-        (
-            "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
-            "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
-        ),
-        (
-            "mbarrier_init(&shared.full[u], 1)",
-            "mbarrier_init(&shared.full[u], Policy::kTakesFirst ? 1 : 64)",
-        ),
-        (
-            "    at.advance();\n  }\n\n  // Two warps mask.",
-            "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
-            "    at.advance();\n  }\n\n  // Two warps mask.",
-        ),
-        # and the barrier of the exact path: half precision's consumers meet at an mbarrier, where other warps are about
-        (
-            "template <int kThreads>\nDEVICE void meet_exactly() { named_barrier_sync<kThreads>(0); }",
-            "__shared__ uint64_t meeting;\ntemplate <int kThreads>\nDEVICE void meet_exactly() {\n"
-            "  if (blockDim.x == kThreads) return __syncthreads();\n"
-            "  const uint64_t state = cuda::ptx::mbarrier_arrive(&meeting);\n"
-            "  while (!cuda::ptx::mbarrier_try_wait(&meeting, state)) {}\n}",
-        ),
-        (
-            "u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);",
-            "u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);\n"
-            "    if (!Policy::kTakesFirst) ptx::mbarrier_init(&meeting, kExactThreads);",
-        ),
-    ),
-    "initcheck": (
-        (
-            "  h.queue = {words, launch_number()};\n",
-            "  h.queue = {words, launch_number()};\n  check(cudaMemsetAsync(words, 0, (2 + boxes) * 8, gpu.stream));\n",
-        ),
-        (
-            "  first.launch = second.launch = launch_number();\n",
-            "  first.launch = second.launch = launch_number();\n  check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));\n",
-        ),
-        (
-            "progress_of(h) >= kPackingEnded) {}",
-            "progress_of(h) >= kPackingEnded) {}\n    if (wide || non_finite) __threadfence();",
-        ),
-        ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
-    ),
-}
+HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}  # what a tool's copy defines
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what half_tiles makes of them on 132 SMs; tests/test_sizes.py holds them to it:
@@ -239,6 +173,7 @@ def half(torch, module):
     """A CTA for each tile. Both types: every contraction and structure, which takes every template, and a NaN that is summed again. Of one,
     since nothing of this is the type's: masked operands that lie the other way, which takes every way to mask; parts of larger matrices;
     every order of tiles, with operands and a C that have to be copied; and a batch."""
+    module._PATH = module._PATHS["hopper"]  # small products, too
     for dtype in (torch.bfloat16, torch.float16):
         X, Y = (torch.randn(HALF_SIZE, HALF_SIZE, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -253,6 +188,7 @@ def half(torch, module):
 
 def half_shared(torch, module):
     """CTAs that share the k of a tile and add what each has: two, also of a triangle, and a NaN that is summed again; and four."""
+    module._PATH = module._PATHS["hopper"]  # small products, too
     for K, M, N in (HALF_SHARED, HALF_LONG):
         X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
         assert all(finite(torch, module, *given, DENSE) for given in ((X, Y, TN), (X.mT, Y, NN), (X.mT, Y.mT, NT)))
@@ -265,6 +201,7 @@ def half_shared(torch, module):
 
 def half_many(torch, module):
     """CTAs that compute several tiles of 128 x 128, one after the other: by rows of C, and, as C^T, by columns."""
+    module._PATH = module._PATHS["hopper"]  # small products, too
     batch, N = HALF_MANY
     X, Y = (torch.randn(batch, N, N, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, NN, UPPER)
@@ -272,6 +209,7 @@ def half_many(torch, module):
 
 def half_batches(torch, module):
     """Clusters that compute several tiles of 256 x 256, one after the other: every contraction of triangles, and Inf."""
+    module._PATH = module._PATHS["hopper"]  # small products, too
     for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -284,6 +222,7 @@ def half_batches(torch, module):
 
 def half_large(torch, module):
     """The same of one matrix, with halved tiles: forward and dB; and what is stored twice."""
+    module._PATH = module._PATHS["hopper"]  # small products, too
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
     for M, K in HALF_TWICE:
@@ -309,7 +248,8 @@ def mma(torch, module):
 def family(torch, module):
     """What has kernels beside the product's, at sizes that no block divides, and batches: gram, whose upper half is a copy of the lower
     one, by words of each size; and inverses, of both types, by rows and by columns, of several blocks."""
-    for dtype in (torch.float16, torch.float32, torch.float64):
+    for dtype, path in ((torch.float16, "hopper"), (torch.float32, "auto"), (torch.float64, "auto")):
+        module._PATH = module._PATHS[path]
         for X in (torch.randn(200, 70, device="cuda"), torch.randn(3, 70, 65, device="cuda")):
             assert all(torch.isfinite(module.gram(X.to(dtype), transpose=transpose)).all() for transpose in (False, True))
     for dtype, unit in itertools.product((torch.float32, torch.float64), (False, True)):
@@ -323,11 +263,8 @@ KERNELS = {of.__name__: of for of in EVERY}
 
 
 def copy_for(text, *tools):
-    """The file's text with what EVERY_COPY has, and COPIED for the tools."""
-    for old, new in (*EVERY_COPY, *(pair for tool in tools for pair in COPIED.get(tool, ()))):
-        assert text.count(old) == 1, f"{FILE} no longer holds {old!r}, which tests/sanitize.py replaces"
-        text = text.replace(old, new)
-    return text
+    """The file's text with the hooks of these tools."""
+    return helpers.hooked(text, "\n".join(HOOKS[tool] for tool in tools if tool in HOOKS))
 
 
 def load(tool):

@@ -17,6 +17,7 @@ from helpers import (
     DENSE,
     DTYPES,
     FUNCTIONS,
+    HOST_PRELUDE,
     LOWER,
     NN,
     NT,
@@ -25,15 +26,15 @@ from helpers import (
     assert_product,
     assert_within,
     bound_for,
+    constant,
     every_mask,
     generator,
+    marked,
     masks,
     normal,
     product,
     truth,
 )
-from test_outliers_emulated import cut, pairs_product
-from test_schedule import PRELUDE
 
 PYTHONS = sysconfig.get_path("include")  # headers, without which nothing can be built
 pytestmark = [
@@ -46,6 +47,8 @@ HEAD = r"""
 constexpr cudaError_t cudaErrorInvalidConfiguration = 9;
 #define CHECK(holds) TORCH_CHECK(holds, "does not hold: ", #holds)
 void check(cudaError_t error) { CHECK(error == 0); }
+unsigned long long atomicAdd(unsigned long long*, unsigned long long);   // which no loop calls
+unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
 """
 
 # Every third product of a batch falls back.
@@ -153,29 +156,29 @@ struct OnDevice : Gpu {
 def extension(model, tmp_path_factory):
     from torch.utils import cpp_extension
 
-    room, launch, binding = tmp_path_factory.mktemp("binding"), model._CUDA_HOPPER_LAUNCH, model._CPP_BINDING
-    includes = re.findall(r"^#include <(?!c10/cuda).*", binding, re.MULTILINE)
-    of_cuda = "{DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA}"
-    assert binding.count(of_cuda) == 1 and "struct OnDevice : Gpu {" in binding
+    room = tmp_path_factory.mktemp("binding")
+    includes = re.findall(r"^#include <(?!c10/cuda).*", model._CPP_BINDING, re.MULTILINE)
+    binding, keys = re.subn(r"\b(DispatchKey::\w*)CUDA\b", r"\1CPU", marked("tensors"))
+    assert keys >= 3, "the binding looks for CUDA tensors in another way"
     parts = [
         *includes,
         "#include <numeric>",
-        PRELUDE,
+        HOST_PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_LAUNCHERS.replace("#include <cuda_runtime_api.h>", "using cudaError_t = int;"),
         HEAD,
         model._CUDA_SCHEDULE,
-        cut(model._CUDA_ELEMENTS, "constexpr int kChain", "template <int kCount>\nDEVICE void end_chain"),
-        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
+        f"constexpr int kChain = {constant('_CUDA_ELEMENTS', 'kChain')};",
+        marked("batch unit"),
         model._CUDA_PACKED,
-        cut(model._CUDA_SKELETON, "struct TileQueue {", "  // A word that counts for some other launch") + "};",
-        pairs_product(model),
-        cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
-        cut(launch, "int operands_to_copy(", "// Of other parts of the source"),
+        marked("tile queue"),
+        marked("pairs product"),
+        marked("workspace"),
+        marked("choice of a kernel"),
         LAUNCHERS,
-        launch[launch.index("bool launch_gradients(") :],
+        marked("launch of gradients"),
         "namespace {\nusing at::Tensor;\n",
-        binding[binding.index("// ---- Binding: tensors described") :].replace(of_cuda, of_cuda.replace("CUDA", "CPU")),
+        binding,
     ]
     (room / "binding.cpp").write_text("\n".join(parts))
     headers = [f"-isystem{path}" for path in (*cpp_extension.include_paths(), PYTHONS)]

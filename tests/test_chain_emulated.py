@@ -5,27 +5,9 @@ strides (also zero, overlapping, not aligned, of one line), elements (outliers, 
 
 import emulation
 import pytest
-from helpers import COMPILER, host_program
-from test_half_emulated import CUDA, skeleton
-from test_outliers_emulated import cut
-from test_packing_emulated import CUDA as PACKING_CUDA
-from test_pairs_emulated import BULK
+from helpers import COMPILER, host_program, marked
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("chain emulated")]
-
-# on_this_device: room for clusters, as the seed has drawn it.
-LAUNCH = r"""
-template <auto kKernel, typename... Arguments>
-void launch_kernel(const Launch& launch, const Arguments&... arguments) {
-  body = [&] { kKernel(arguments...); };
-  run_clusters(launch);
-}
-int clusters_there;
-template <auto kKernel, typename F>
-int on_this_device(const F&) {
-  return clusters_there;
-}
-"""
 
 MAIN = r"""
 // ---- A seed's numbers.
@@ -186,42 +168,12 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(seed, the largest size, whether gradients are computed, too): fails with what the program found wrong."""
-    launch, behind = model._CUDA_HOPPER_LAUNCH, model._CUDA_BEHIND
-    of_cta = {
-        "extern __shared__ __align__(256) unsigned char fallback_memory[];": "uint8_t* const fallback_memory = current->block->memory;",
-        "__shared__ int count, met[kTileThreads];": "static int counts[4], mets[4][kTileThreads];\n"
-        "    int &count = counts[current->block->rank], (&met)[kTileThreads] = mets[current->block->rank];",
-        "__shared__ int number;": "static int numbers[4];\n  int& number = numbers[current->block->rank];",
-    }
-    for old, new in of_cta.items():
-        assert behind.count(old) == 1, old
-        behind = behind.replace(old, new)
-    one_after_the_other = (model._CUDA_PACKING + model._CUDA_MIRROR).replace("__shared__ ", "static ")
-    tiles = model._CUDA_TILES.replace("    allow_shared_memory<kKernel>(sizeof(Memory));\n", "")
-    tiles = tiles.replace("    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));\n", "")
-    parts = [
-        emulation.PRELUDE,
-        model._CUDA_TYPES,
-        model._CUDA_SCHEDULE,
-        model._CUDA_ELEMENTS,
-        model._CUDA_PACKED,
-        CUDA,
-        PACKING_CUDA[PACKING_CUDA.index("template <typename F>\nuint32_t of_the_warp") :],
-        BULK,
-        emulation.PRODUCT,
-        emulation.LAUNCHING,
-        LAUNCH,
-        emulation.device(model._CUDA_EXACT),
-        tiles,
-        emulation.device(model._CUDA_MMA),
-        skeleton(model),
-        one_after_the_other,
-        model._CUDA_PAIRS,
-        behind,
-        cut(launch, "// The matrices that are to be packed", "// ---- Launching: what the binding calls."),
-        launch[launch.index("bool launch_gradients(") :],
-        MAIN,
-    ]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED]
+    source += [emulation.on_host(section) for section in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
+    source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING), model._CUDA_PAIRS]
+    source += [emulation.on_host(section) for section in (model._CUDA_BEHIND, model._CUDA_MIRROR)]
+    source += [marked("packed launches"), marked("launch of gradients")]
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("chain"), "chain", parts)
 
 

@@ -3,20 +3,15 @@
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
-from test_outliers_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("exact emulated")]
-
-MEMORY = "__shared__ ExactMemory memory;"
-KERNEL = "struct {\n  int x;\n} blockIdx;\n"
 
 MAIN = r"""
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
     body = [&] { exact_product<T>(p); };
-    for (blockIdx.x = 0; blockIdx.x < TileOrder::of(p, kBlock).count() * p.batches; ++blockIdx.x)
-      run_cluster<ExactMemory>(blockIdx.x, 1, kExactThreads);
+    for (int block = 0; block < TileOrder::of(p, kBlock).count() * p.batches; ++block) run_cluster<Nothing>(block, 1, kExactThreads);
   });
 }
 
@@ -34,11 +29,8 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    kernel = cut(model._CUDA_EXACT, "// A CTA a tile, and the zeros opposite.", "// ---- Exact path: inverses.")
-    assert kernel.count(MEMORY) == 1
-    kernel = KERNEL + kernel.replace(MEMORY, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
-    parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.on_host(model._CUDA_EXACT)]
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts)
 
     def run(dtype, contraction, structure, sizes, *, batches=1, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):
@@ -124,7 +116,7 @@ int run_inverse(int n, int batches, bool by_rows, bool unit, int kind) {
       before[u] = T(sum);
     }
     body = [&] { invert_rows<T>(p, first / kBlock, before.data(), unit); };
-    for (blockIdx.x = 0; blockIdx.x < (first / kBlock + 1) * batches; ++blockIdx.x) run_cluster<T[kBlock][kBlock]>(blockIdx.x, 1, kBlock);
+    for (int block = 0; block < (first / kBlock + 1) * batches; ++block) run_cluster<Nothing>(block, 1, kBlock);
   }
   for (int batch = 0; batch < batches; ++batch) {
     const T* const L = l.data() + batch * size;
@@ -164,13 +156,8 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_inverse(model, tmp_path_factory):
     """run(N, batches, by rows, unitriangular, kind: 0 ill-conditioned, 1 with Inf, 2 singular; dtype)."""
-    kernel = model._CUDA_EXACT[model._CUDA_EXACT.index("// Rows of C = X^-1") :]
-    shared = "__shared__ alignas(32) T x[kBlock][kBlock];"
-    assert kernel.count(shared) == 1
-    kernel = KERNEL + kernel.replace(shared, "auto& x = *reinterpret_cast<T(*)[kBlock][kBlock]>(current->block->memory);")
-    kernel = kernel.replace("#pragma unroll 8", "")
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, INVERSE_MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.on_host(model._CUDA_EXACT)]
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, INVERSE_MAIN]
     return host_program(tmp_path_factory.mktemp("inverse"), "inverse", parts, optimise="-Og")
 
 

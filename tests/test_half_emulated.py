@@ -3,181 +3,25 @@ shared memory, with copies that come, and products that are done, at once or as 
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, masks, sizes_for
-from test_outliers_emulated import cut
+from helpers import (
+    COMPILER,
+    DENSE,
+    FAMILY,
+    FAMILY_NAMES,
+    LOWER,
+    MASKED,
+    NN,
+    NT,
+    TN,
+    constant,
+    every_mask,
+    host_program,
+    marked,
+    masks,
+    sizes_for,
+)
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
-
-# ---- What of CUDA and of the section "PTX" only this kernel needs. ---------------------------------------------------
-
-CUDA = r"""
-struct BlockIndex {
-  unsigned x;
-};
-#define blockIdx BlockIndex{static_cast<unsigned>(cluster->number * cluster->size + current->block->rank)}
-struct {
-  unsigned x;
-} gridDim;
-inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
-  if (reinterpret_cast<uintptr_t>(at) % 8) fail("a word that is not aligned");
-  return std::exchange(*at, *at + value);
-}
-inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) { return std::exchange(*at, value); }
-inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
-  return *at == assumed ? std::exchange(*at, value) : *at;
-}
-inline uint32_t atomicMin(uint32_t* at, uint32_t value) { return std::exchange(*at, std::min(*at, value)); }
-inline void __threadfence() {}
-inline void cudaGridDependencySynchronize() {}
-inline void cudaTriggerProgrammaticLaunchCompletion() {}
-inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
-inline void __nanosleep(int) {}
-inline void __trap() { fail("a trap"); }
-inline void __syncwarp() { meet(warp().meeting, 32); }
-template <typename Two>
-Two __hfma2(Two a, Two b, Two c) {
-  return {a.x * b.x + c.x, a.y * b.y + c.y};
-}
-template <typename Two>
-Two __hadd2(Two a, Two b) {
-  return {a.x + b.x, a.y + b.y};
-}
-template <int kRegisters>
-void warpgroup_reg_alloc() {}
-template <int kRegisters>
-void warpgroup_reg_dealloc() {}
-
-// A tensor map: three dimensions of 16-bit elements, the nearest first; and its boxes of 64 x 64, in rows of 128 bytes with their swizzle.
-struct CUtensorMap {
-  const uint16_t* data;
-  int64_t size[3], stride[3];
-  int rows;   // of a box
-};
-inline void prefetch_tma_descriptor(const CUtensorMap&) {}
-inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int at2, uint32_t barrier) {
-  if (to % 1024) fail("a box that is not aligned");
-  there(to);
-  auto now = [=, &map] {
-    for (int row = 0; row < map.rows; ++row)
-      for (int col = 0; col < 64; col += 8) {   // 16 bytes
-        const int64_t at[3] = {at0 + col, at1 + row, at2};
-        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));   // of those that exist
-        for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
-        for (int d = 1; d < 3; ++d)
-          if (at[d] < 0 || at[d] >= map.size[d]) end = 0;
-        uint16_t elements[8] = {};
-        if (begin < end) std::memcpy(elements + begin, map.data + offset + begin, 2 * (end - begin));
-        std::memcpy(at_address(to) + swizzled(row, col), elements, 16);
-      }
-    reinterpret_cast<Barrier*>(at_address(barrier))->change(-128 * map.rows, 0);
-  };
-  if (late)
-    engine.push_back(now);
-  else
-    now();
-}
-namespace ptx {
-inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier) {
-  load_box(shared_address(to), *map, at[0], at[1], at[2], shared_address(barrier));
-}
-inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier, uint16_t ctas) {
-  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
-  for (int rank = 0; ctas >> rank; ++rank)
-    if (ctas >> rank & 1)
-      load_box(address_in_peer(shared_address(to), rank), *map, at[0], at[1], at[2], address_in_peer(shared_address(barrier), rank));
-}
-}  // namespace ptx
-
-template <bool kTransposed>
-void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
-  const int lane = current->x % 32;
-  auto& brought = warp().brought[warp().meeting.turn % 2];
-  brought[lane][0] = at;
-  std::memcpy(brought[lane] + 1, w, sizeof(w));
-  meet(warp().meeting, 32);
-  no_conflict(brought, lane / 8 * 8, 8, 16);
-  for (int e = 0; e < 8; ++e) {   // the row, or column, lane % 8 of matrix lane / 8
-    const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
-    const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
-    std::memcpy(at_address(at) + 2 * e, &element, 2);
-  }
-}
-
-// Every 16-bit number as a float: an emulation does little else than look here.
-template <typename T>
-const float* wide_numbers() {
-  static const std::vector<float> all = [] {
-    std::vector<float> numbers(65536);
-    for (int bits = 0; bits < 65536; ++bits) numbers[bits] = T{static_cast<uint16_t>(bits)};
-    return numbers;
-  }();
-  return all.data();
-}
-
-// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found,
-// the others of a warpgroup find again, as long as the bytes are the same, which the first of a warp looks at: else all time would go by in
-// looking numbers up.
-using Two = double __attribute__((vector_size(16)));
-using Four = double __attribute__((vector_size(32)));
-template <typename T, int kLines, int kMajor>
-__attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
-  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
-  struct Found {
-    const unsigned char* from = nullptr;
-    int time = 0;
-    uint64_t bytes[kSpans][kSpan / 8];
-    Two numbers[16][4][kLines / 8];   // by k, by thread % 4
-  };
-  static std::vector<Found> all(61);
-  const unsigned char* const from = memory + operand;
-  Found& found = all[reinterpret_cast<uintptr_t>(from) / 32 % all.size()];
-  const bool known = std::exchange(found.from, from) == from;
-  if (std::exchange(found.time, multiplying) == multiplying && known && multiplying) return found.numbers;
-  for (int span = 0; span < kSpans; ++span) {
-    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = swizzled_address(begin) & ~31u;
-    const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + at);
-    uint64_t other = !known;
-    for (int u = 0; u < kSpan / 8; ++u) other |= bytes[u] ^ found.bytes[span][u];
-    if (!other) continue;
-    std::memcpy(found.bytes[span], bytes, kSpan);
-    for (int u = 0; u < kSpan; u += 2) {
-      const uint32_t place = swizzled_address(at + u) - begin;   // without the swizzle
-      const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
-      found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
-    }
-  }
-  return found.numbers;
-}
-
-// sums += A B of 64 x kN and 16 k, both in shared memory.
-template <typename T, int kN, int kMajorA, int kMajorB>
-void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
-  if (current->block->written) fail("multiplied what was written without a fence");
-  current->products.push_back([=]() __attribute__((optimize("O3"))) {
-    constexpr uint32_t kPlace = (1 << kRankShift) - 1;
-    const unsigned char* const memory = current->block->memory - memory_begin;
-    const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
-    const float* const wide = wide_numbers<T>();
-    const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
-    Four rows[16];   // rows g and g + 8 of the warp's
-    for (int r = 0; r < 2; ++r)
-      for (int k = 0; k < 16; ++k) {
-        const int line = warp * 16 + r * 8 + g;
-        const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
-        rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
-      }
-    Four all[kN / 8];   // of these rows, and the columns that are this thread's
-    auto* const one_by_one = reinterpret_cast<double*>(all);
-    for (int u = 0; u < kN / 2; ++u) one_by_one[u] = add ? sum[u] : 0.0;
-    for (int k = 0; k < 16; ++k)
-      for (int four = 0; four < kN / 8; ++four) {
-        const Two cols = columns[k][q][four];
-        all[four] += rows[k] * Four{cols[0], cols[1], cols[0], cols[1]};
-      }
-    for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(one_by_one[u]);
-  });
-}
-"""
 
 # The launcher's own code on a GPU of few SMs, so that clusters take several tiles, over a workspace that holds anything, and twice: a graph
 # may be launched again. The first cluster takes all that it can before the next one begins.
@@ -204,8 +48,8 @@ void* allocate(const Gpu&, int64_t bytes) {
   return workspace.data();
 }
 bool infinite;
-template <auto kKernel, typename Second>
-void launch_kernel(const Launch& launch, const HalfProduct& h, const Second& second) {
+template <auto kKernel, typename Product, typename Second>   // of a HalfProduct
+void launch_kernel(const Launch& launch, const Product& h, const Second& second) {
   body = [&] { kKernel(h, second); };
   unsigned long long* const end = workspace.data() + workspace.size();
   if (h.queue.word != workspace.data() || h.non_finite.left + h.non_finite.boxes + 1 != end) fail("the workspace is not what is used");
@@ -240,42 +84,12 @@ int main(int, char** arguments) {
 """
 
 
-def skeleton(model):
-    """The source of the skeleton of Hopper's kernels."""
-    pipeline = cut(model._CUDA_PTX, "// Where in a pipeline of shared memory a role is.", "// Four words into the shared memory of a CTA")
-    declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
-    assert model._CUDA_SKELETON.count(declaration) == 1
-    return pipeline + model._CUDA_SKELETON.replace(declaration, "unsigned char* const raw = current->block->memory;")
-
-
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
-
-    half, masks_row = model._CUDA_HALF, "*chunk(on) = make_uint4("
-    assert half.count(masks_row) == 1
-    half = half.replace(masks_row, f"note_written(), {masks_row}")  # a fence has to follow
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [
-        emulation.PRELUDE,
-        *source,
-        emulation.device(model._CUDA_EXACT),
-        model._CUDA_PACKED,
-        CUDA,
-        cut(
-            model._CUDA_PTX,
-            "template <typename T>\nDEVICE T load_relaxed",
-            "template <int kRegisters>\nDEVICE void warpgroup_reg_alloc",
-        ),
-        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
-        skeleton(model),
-        cut(half, "// ---- Half precision: sizes", "// ---- Half precision: launching."),
-        emulation.PRODUCT,
-        emulation.LAUNCHING,
-        LAUNCH,
-        half[half.index("// ---- Half precision: launching.") :],
-        MAIN,
-    ]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.on_host(model._CUDA_EXACT), model._CUDA_PACKED]
+    source += [marked("batch unit"), emulation.hopper_skeleton(model), LAUNCH, model._CUDA_HALF]
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, sms=2, late=0, x_by_rows=1, y_by_rows=1, kind=0, bfloat16=0):
@@ -506,9 +320,8 @@ int main(int, char** arguments) {
 """
 
 
-def test_every_tile_is_taken_once(model, tmp_path):
-    queue = cut(model._CUDA_SKELETON, "struct TileQueue {", "// A policy has")
-    run = host_program(tmp_path, "queue", [QUEUE, queue, QUEUE_MAIN], optimise="-pthread")
+def test_every_tile_is_taken_once(tmp_path):
+    run = host_program(tmp_path, "queue", [QUEUE, marked("tile queue"), QUEUE_MAIN], optimise="-pthread")
     for clusters, count in ((1, 5), (3, 0), (8, 40), (24, 7)):
         run(clusters, count)
 
@@ -561,9 +374,8 @@ int main(int, char** arguments) {
 """
 
 
-def test_every_box_is_summed_again_once(model, tmp_path):
-    boxes = cut(model._CUDA_HALF, "struct NonFinite {", "struct HalfProduct {")
+def test_every_box_is_summed_again_once(tmp_path):
     edges = f"constexpr int kBlock = {BLOCK}, kExactRows = {constant('_CUDA_EXACT', 'kExactRows')};"
-    run = host_program(tmp_path, "boxes", [QUEUE, EXCHANGE, edges, boxes, NON_FINITE_MAIN], optimise="-pthread")
+    run = host_program(tmp_path, "boxes", [QUEUE, EXCHANGE, edges, marked("non-finite boxes"), NON_FINITE_MAIN], optimise="-pthread")
     for ctas, count in ((1, 9), (3, 1), (8, 200), (24, 40)):
         run(ctas, count)

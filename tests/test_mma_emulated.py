@@ -27,14 +27,17 @@ int run_type(char** arguments) {
       run_cluster<MmaMemory<T>>(cluster_of, plan.cluster_size, kTileThreads, [](MmaMemory<T>& memory) {
         memory.sums_are_here = 0;   // there is no barrier yet
       });
+    if (sizeof(T) == 4 && std::atoi(arguments[12]) == 4 && !votes) fail("an Inf, and no sum is made again");
   });
 }
 
 int main(int, char** arguments) {
   const int type = std::atoi(arguments[13]);
   if (type == kFloat32) return run_type<float>(arguments);
+#ifndef BEFORE_HOPPER   // there is float32 alone
   if (type == kFloat64) return run_type<double>(arguments);
   return type == kFloat16 ? run_type<__half>(arguments) : run_type<__nv_bfloat16>(arguments);
+#endif
 }
 """
 
@@ -42,26 +45,13 @@ FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
 TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "float16", "bfloat16"])
 
 
-# On GPUs before 9.0, float32 alone
-BEFORE_HOPPER = {
-    "constexpr int kArch = 900": "constexpr int kArch = 800",
-    "#define __CUDA_ARCH_FEAT_SM90_ALL 1\n": "",
-    "#define NV_IF_TARGET(target, code) NV_CODE code": "#define NV_IF_TARGET(target, code)",
-    MAIN[MAIN.index("  const int type =") : MAIN.rindex("}\n")]: "  return run_type<float>(arguments);\n",
-}
-
-
-def built(model, folder, changes=()):
-    """The program, with these changes of its source."""
-    parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts += [emulation.device(model._CUDA_EXACT), emulation.tiles(model._CUDA_TILES), emulation.device(model._CUDA_MMA)]
+def built(model, folder, definitions=""):
+    """The program, behind these definitions."""
+    parts = [definitions, emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
+    parts += [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_MMA)]
     for name, text in (("Product", model._CUDA_MMA), ("Fallback", model._CUDA_BEHIND)):  # what their kernels call mma_compute by
         parts += [f"constexpr bool kUnitOf{name} = {re.search(r'mma_compute<(?:T|float), kXKMajor, kYKMajor, (true|false)>', text)[1]};"]
-    source = "\n".join([*parts, emulation.PRODUCT, MAIN])
-    for old, new in dict(changes).items():
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return host_program(folder, "mma_kernel", [source])
+    return host_program(folder, "mma_kernel", [*parts, emulation.PRODUCT, MAIN])
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +104,7 @@ def test_all_of_a_symmetric_product_split_alike(run, name):
 
 def test_what_tensor_cores_cut_off(model, run, tmp_path):
     """Within the contract, at the worst that was found: before Hopper they cut off twice as often, and earlier."""
-    before = built(model, tmp_path, BEFORE_HOPPER)
+    before = built(model, tmp_path, "#define BEFORE_HOPPER")
     for sizes in ((1, 1, 16), (64, 64, 640)):
         run(FLOAT32, NT, DENSE, sizes, kind=9)
         before(NT, DENSE, *sizes, 1, 0, 1, 1, 0, 0, 9, FLOAT32, 0)

@@ -3,21 +3,9 @@ and of promotions, whose powers of two are undone last."""
 
 import emulation
 import pytest
-from helpers import COMPILER, host_program
-from test_packing_emulated import CUDA
+from helpers import COMPILER, host_program, marked
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("outliers emulated")]
-
-
-def cut(text, begin, end):
-    """The part of a section from `begin` to `end`, which must be there."""
-    assert text.count(begin) == 1 and text.count(end) == 1, (begin, end)
-    return text[text.index(begin) : text.index(end)]
-
-
-def pairs_product(model):
-    """What packing, the product's kernel and the one behind are given. A TileQueue stands before it."""
-    return cut(model._CUDA_PACKING, "// ---- Packing: what its kernel", "// ---- Packing: one block.")
 
 
 # ---- Outliers. -------------------------------------------------------------------------------------------------------
@@ -76,9 +64,8 @@ int main(int, char** arguments) {
     packing.p.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
     packing.words = which == 0 ? 2 : 0, packing.launch = 8;   // both count in one
     packing.p.m = 1 << 23, packing.x = o.packed;
-    struct Nothing {};
     body = [&] { pack_blocks(packing); };
-    for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(count); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
+    for (int block = 0; block < count; ++block) run_cluster<Nothing>(block, 1, kPackers);
   }
   if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");
   Matrix<float> c(n, n, true, 0, 1);
@@ -131,10 +118,10 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
-    behind = cut(model._CUDA_BEHIND, "using Corrections", "// ---- Behind the Hopper kernel: the kernel.")
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.device(model._CUDA_EXACT), model._CUDA_PACKED]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.on_host(model._CUDA_EXACT), model._CUDA_PACKED]
     queue = "struct TileQueue {};"  # that nobody asks here
-    parts = [emulation.PRELUDE, CUDA, *source, queue, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    source += [queue, emulation.on_host(model._CUDA_PACKING), marked("outlier corrections")]
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 

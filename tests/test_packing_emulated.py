@@ -7,28 +7,6 @@ from helpers import COMPILER, host_program
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("packing emulated")]
 
-CUDA = r"""
-#define __shared__ static   // one CTA runs after the other
-struct {
-  unsigned x;
-} blockIdx;
-inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
-template <typename T>
-T load_relaxed(const T* at) {
-  return *at;
-}
-inline void __threadfence() {}
-inline void cudaGridDependencySynchronize() {}
-inline void cudaTriggerProgrammaticLaunchCompletion() {}
-template <typename F>
-uint32_t of_the_warp(uint32_t value, const F& f) {
-  for (int distance = 1; distance < 32; distance *= 2) value = f(value, __shfl_sync(0xFFFFFFFFu, value, current->x % 32 ^ distance));
-  return value;
-}
-inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
-inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
-"""
-
 # Arguments: rows, columns, triangular, whether rows run along memory, padding, and the kind of elements.
 MAIN = r"""
 int main(int, char** arguments) {
@@ -78,10 +56,9 @@ int main(int, char** arguments) {
   p.p.m = lines * kBlock, p.p.tf32 = tf32;
   p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
          packed.data(), metadata.data(), by_row.data(), by_col.data()};
-  struct Nothing {};
   body = [&] { pack_blocks(p); };
   for (int times = 0; times < 2; ++times) {   // as a graph that is launched again
-    for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(blocks); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
+    for (int block = 0; block < blocks; ++block) run_cluster<Nothing>(block, 1, kPackers);
     if (control.fallback != (kind == 4 || kind == 8)) fail("the wrong verdict");
     if (progress != p.launch + (control.outliers ? kOutliers : 0) + (control.fallback ? kFallback : 0)) fail("the wrong progress");
     progress |= kPackingEnded | kFallback;
@@ -126,7 +103,7 @@ def run(model, tmp_path_factory):
     """run(rows, columns, triangular, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED]
     queue = "struct TileQueue {};"  # that nobody asks here
-    parts = [emulation.PRELUDE, CUDA, *source, queue, model._CUDA_PACKING, emulation.PRODUCT, MAIN]
+    parts = [emulation.PRELUDE, *source, queue, emulation.on_host(model._CUDA_PACKING), emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("packing"), "packing", parts)
 
 

@@ -21,62 +21,12 @@ from helpers import (
     constant,
     every_mask,
     host_program,
+    marked,
     masked,
     sizes_for,
 )
-from test_half_emulated import CUDA, skeleton
-from test_outliers_emulated import cut, pairs_product
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("pairs emulated")]
-
-# ---- What of CUDA and of the section "PTX" only this kernel needs. ---------------------------------------------------
-
-BULK = r"""
-inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-// What packing reports while tiles are taken: here whoever has just taken number 1 sees it, and nobody else.
-const unsigned long long *late_report = nullptr, *taken = nullptr;
-template <typename T>
-T load_relaxed(const T* at) {
-  static int times = 0;
-  if (++times > 3000000) fail("a split waits for one that nobody computes");
-  return static_cast<const void*>(at) == late_report && *taken != 2 ? 0 : *at;
-}
-inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
-inline float2 make_float2(float x, float y) { return {x, y}; }
-template <typename T>
-T __ldcg(const T* from) {
-  return *from;
-}
-inline uint32_t __ballot_sync(uint32_t, bool vote) {
-  auto& brought = warp().brought[warp().meeting.turn % 2];
-  brought[current->x % 32][0] = vote;
-  meet(warp().meeting, 32);
-  uint32_t all = 0;
-  for (int lane = 0; lane < 32; ++lane) all |= brought[lane][0] << lane;
-  return all;
-}
-inline bool __all_sync(uint32_t, bool vote) { return __ballot_sync(0xFFFFFFFFu, vote) == 0xFFFFFFFFu; }
-inline void bring(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a bulk copy that is not aligned");
-  there(to);
-  auto now = [=] {
-    std::memcpy(at_address(to), from, bytes);
-    reinterpret_cast<Barrier*>(at_address(barrier))->change(-static_cast<int>(bytes), 0);
-  };
-  if (late)
-    engine.push_back(now);
-  else
-    now();
-}
-inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  bring(shared_address(to), from, bytes, shared_address(barrier));
-}
-inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
-  for (int rank = 0; rank < 2; ++rank)
-    bring(address_in_peer(shared_address(to), rank), from, bytes, address_in_peer(shared_address(barrier), rank));
-}
-"""
 
 # A workspace that holds anything, but for the words that packing resets; and operands as pack_blocks leaves them, packed here. What
 # the kernel may not read is NaN. For TF32 the operands are rounded to 11 bits beforehand, so that the same bounds hold.
@@ -212,25 +162,10 @@ CHAIN = constant("_CUDA_ELEMENTS", "kChain")
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
-    launch, packing, constant_chain = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING, f"constexpr int kChain = {CHAIN};"
-    assert constant_chain in model._CUDA_ELEMENTS
-    parts = [
-        emulation.PRELUDE,
-        model._CUDA_TYPES,
-        model._CUDA_SCHEDULE,
-        model._CUDA_ELEMENTS.replace(constant_chain, "int kChain;"),
-        model._CUDA_PACKED,
-        cut(packing, "DEVICE float power_of_two(int exponent)", "// ---- Packing: the kernel."),
-        cut(packing, "// What has become of a launch, beside its number", "// Of this launch, while it packs"),
-        CUDA,
-        BULK,
-        skeleton(model),
-        pairs_product(model),
-        model._CUDA_PAIRS,
-        cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
-        emulation.PRODUCT,
-        MAIN,
-    ]
+    elements = emulation.as_variable(model._CUDA_ELEMENTS, "kChain")
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, elements, model._CUDA_PACKED, emulation.hopper_skeleton(model)]
+    source += [emulation.on_host(model._CUDA_PACKING), model._CUDA_PAIRS, marked("workspace")]
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, late=0, rows=(1, 1), pad=0, kind=0, **options):

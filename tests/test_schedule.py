@@ -5,29 +5,10 @@ Every tile comes once, the long ones first; every packed block and every partial
 import itertools
 
 import pytest
-from helpers import COMPILER, host_program
-from test_outliers_emulated import cut, pairs_product
+from helpers import COMPILER, HOST_PRELUDE, host_program, marked
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
-
-PRELUDE = r"""
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <tuple>
-#include <utility>
-#include <vector>
-using std::max;
-using std::min;
-#define __device__
-#define __host__
-#define __noinline__
-#define __ffs __builtin_ffs
-"""
 
 HARNESS = r"""
 #define CHECK(holds, ...)                               \
@@ -402,12 +383,12 @@ int main(int, char** arguments) {
 def program(model, tmp_path_factory):
     """run('tiles', 'plan', 'hopper', 'more than an int', 'blocks' or 'roots', numbers ...): fails with what the program found wrong."""
     parts = [
-        PRELUDE,
+        HOST_PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
         model._CUDA_PACKED,
         "struct TileQueue {};",
-        pairs_product(model),
+        marked("pairs product"),
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
@@ -624,10 +605,10 @@ def choice(model, tmp_path_factory):
     """choice(contraction, n, k, masks, batches, aligned, compute capability): what is chosen for a product of n x n; and with element type,
     path and SMs: which kernel computes it."""
     parts = [
-        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
-        cut(model._CUDA_HOPPER_LAUNCH, "int operands_to_copy(", "// Of other parts of the source"),
+        marked("batch unit"),
+        marked("choice of a kernel"),
     ]
-    head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
+    head = ["#include <numeric>", HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
     program = [*head, HARNESS.partition("// The k that the sums")[0], *parts, CHOICE_MAIN]
     return host_program(tmp_path_factory.mktemp("choice"), "choice", program)
 
@@ -747,7 +728,6 @@ int main() {
 
 def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
-    batch = cut(model._CPP_BINDING, "  p.batches = 1, p.batch_dims = 0;\n", "  const int64_t m = c.size(-2)")
-    described = f"void describe_batch(const Tensor& x, const Tensor& y, Product& p) {{\n{batch}}}\n"
-    head = [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
+    described = f"void describe_batch(const Tensor& x, const Tensor& y, Product& p) {{\n{marked('batch of a product')}}}\n"
+    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
     host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()

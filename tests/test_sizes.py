@@ -20,6 +20,7 @@ from helpers import (
     DENSE,
     HAS_CUDA,
     HAS_HOPPER,
+    HOST_PRELUDE,
     LOWER,
     MASKED,
     NN,
@@ -38,7 +39,6 @@ from helpers import (
     read_part,
     sizes_for,
 )
-from test_schedule import PRELUDE
 
 elementwise_bound = module("soak").elementwise_bound
 
@@ -469,7 +469,7 @@ int main(int, char** arguments) {
 def plans(model, tmp_path_factory):
     """plans([(K, M, N, batch, masks), ...]): of each (CTAs that share the k of a tile, its edge, whether some are halved). masks: 1 for X,
     2 for Y, 4 for C, and 8 if it is symmetric."""
-    run = host_program(tmp_path_factory.mktemp("plans"), "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
+    run = host_program(tmp_path_factory.mktemp("plans"), "plans", [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
     return lambda shapes: [tuple(map(int, line.split())) for line in run(*itertools.chain(*shapes)).splitlines()[:-1]]
 
 

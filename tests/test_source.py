@@ -62,8 +62,8 @@ def compiled(model, tmp_path_factory, request):
     """For each architecture: (it, nvcc's exit status, what nvcc said, the file that it wrote: WITH_HOST_CODE has an object file)."""
     room, code = tmp_path_factory.mktemp("nvcc"), request.param
     text = "\n".join(model._CUDA_SOURCES)
-    if code == COPY:  # some of what the copies change stands in the binding
-        text = sanitize.copy_for(f"{text}\0{model._CPP_BINDING}", *sanitize.COPIED).partition("\0")[0]
+    if code == COPY:
+        text = sanitize.copy_for(text, *sanitize.HOOKS)
     (room / "x.cu").write_text(text)
     target = f"-gencode=arch=compute_{code.partition('_')[2]},code={code}"
     # Toolkits before 13 give kernels that are templates a name outside their file, as this flag does.

@@ -14,7 +14,7 @@ import re
 
 import pytest
 import torch
-from helpers import DENSE, LOWER, SOURCE, UPPER, assert_bitwise, cuda_sections, execute, needs_cuda, poison
+from helpers import DENSE, LOWER, SOURCE, UPPER, assert_bitwise, cuda_sections, execute, hooked, needs_cuda, poison
 from test_sizes import WAYS, computed, laid_out, tf32_setting
 
 TIMES = 3
@@ -22,11 +22,15 @@ TIMES = 3
 # ---- The delayed build. ----------------------------------------------------------------------------------------------
 
 
+ALIKE = "#define TRIL_MATMUL_STRESS\n"  # clusters are counted in the same way with delays and without
 DELAY = """
+#define TRIL_MATMUL_DELAY
+#if defined(__CUDACC__)
 __device__ inline void stress_delay() {
   const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
 }
+#endif
 """
 # What kernels call of cuda::ptx by its own name, and tells others something.
 CALLED = ("cp_async_bulk_tensor", "mbarrier_try_wait_parity")
@@ -49,25 +53,16 @@ def delayed_ptx(section):
         late.append(name)
         return f"{begin} stress_delay();{rest}"
 
-    namespace = "namespace ptx = cuda::ptx;\n"
-    assert section.count(namespace) == 1, f"{SOURCE.name} no longer holds {namespace!r}"
-    return WRAPPER.sub(delay, section).replace(namespace, namespace + DELAY), late
-
-
-RESET = "if (blockIdx.x == 0) {"  # what packing's other CTAs report to
-HELD = "on_this_device<kKernel>(clusters_at_once)"  # clusters that the GPU holds at once
+    return WRAPPER.sub(delay, section), late
 
 
 def source_of(text, delays):
     """The file up to its extension module, with delays or not: the operator, which a process has once, is not defined anew."""
-    section = cuda_sections()["_CUDA_PTX"]
-    assert text.count(section) == text.count(HELD) == 1
-    text = text.replace(HELD, "gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits)")
-    text = text.replace("auto clusters_at_once", "[[maybe_unused]] auto clusters_at_once")
     if delays:
-        assert text.count(RESET) == 1
-        text = re.sub(rf"(!?ptx::({'|'.join(CALLED)})\()", r"stress_delay(), \1", text)
-        text = text.replace(section, delayed_ptx(section)[0]).replace(RESET, RESET + " __nanosleep(100000);")
+        section = cuda_sections()["_CUDA_PTX"]
+        assert text.count(section) == 1
+        text = re.sub(rf"(!?ptx::({'|'.join(CALLED)})\()", r"stress_delay(), \1", text).replace(section, delayed_ptx(section)[0])
+    text = hooked(text, ALIKE + DELAY * delays)
     assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
     ends = [node.end_lineno for node in assigned if ast.unparse(node.targets[0]) == "_EXTENSION"]
     assert len(ends) == 1, f"{SOURCE.name} assigns _EXTENSION {len(ends)} times"
@@ -172,6 +167,7 @@ def test_every_wrapper_that_tells_others_something_is_delayed():
     told = re.sub(r"//.*", "", section)
     assert len(re.findall(rf"^[^\n]*({TELLING})", told, re.MULTILINE)) >= len(late) == text.count("stress_delay();")
     others = "\n".join(text for name, text in cuda_sections().items() if name != "_CUDA_PTX")
+    others = re.sub(r"#if defined\(TRIL_MATMUL_RACECHECK\).*?#else", "", others, flags=re.DOTALL)  # which is not compiled here
     silent = {"fence_proxy_async", "mbarrier_init", "get_sreg_clusterid_x"}  # what tells nobody anything
     assert set(re.findall(r"ptx::(\w+)\(", others)) == {*CALLED, *silent}
 
@@ -179,6 +175,7 @@ def test_every_wrapper_that_tells_others_something_is_delayed():
 def test_the_delayed_source_has_the_extension_and_no_operator():
     for delays in (False, True):
         room = execute(source_of(SOURCE.read_text(), delays))
-        assert (DELAY in room["_CUDA_PTX"]) == delays and "_EXTENSION" in room and "tril_matmul" not in room
+        assert ALIKE in room["_CUDA_TYPES"] and (DELAY in room["_CUDA_TYPES"]) == delays
+        assert "_EXTENSION" in room and "tril_matmul" not in room
         changed = {name for name in cuda_sections() if cuda_sections()[name] != room[name]}
-        assert changed == {"_CUDA_TILES", *["_CUDA_PTX", "_CUDA_PACKING", "_CUDA_HALF"] * delays}
+        assert changed == {"_CUDA_TYPES", *["_CUDA_PTX", "_CUDA_HALF"] * delays}
