@@ -507,6 +507,10 @@ ALL_MISSING = 20  # calls that fail since the machine lacks something, before a 
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
 
 
+# The largest --size for which each kind of hard inputs is drawn at it: beyond, calls take so long that some kinds have to do.
+ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
+
+
 class Call:
     """A call with fresh inputs, of which each matrix has a random sign. Made again, it has the same inputs."""
 
@@ -703,30 +707,48 @@ class Run:
         size = min(size, self.options.size)
         return self.problem.headline(self.random.randint(max(1, size * 7 // 8), size))
 
+    def between(self, least, most):
+        """The headline's dimensions at a size between two, in each octave as often; --size is the most in any case."""
+        most = min(most, self.options.size)
+        least = min(least, most)
+        return self.problem.headline(round(least * (most / least) ** self.random.random()))
+
+    def some_hard(self, number):
+        """Kinds of hard inputs for calls of which each takes long: all at the ends of the number range, and some of the others."""
+        others = [name for name in self.hard if name not in EXTREME]
+        return [name for name in self.hard if name in EXTREME] + self.random.sample(others, number)
+
     def calls_to_judge(self):
         """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
         drawn, cuda, size, batches = (self.random, self.problem, self.most), self.cuda, self.options.size, self.options.batches
+        all_hard = ALL_HARD[self.device.type]
         kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.problem.inverse
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
         calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in some_batches(4 * many, *drawn)]
-        # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
-        near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else (300,)) for name in self.hard]
+        # Hard inputs at several sizes, since fast paths begin somewhere: each kind at the headline's, and some kinds at larger ones.
+        near = [self.call(name, self.near(most)) for most in (1100, 2048) * cuda for name in self.hard]
+        near += [self.call(name, self.between(100, size)) for name in self.hard]
         again = [call for call in calls if max(call.dims) <= size] + self.random.sample(near, 7)
         calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in self.hard if batches]
-        calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
+        calls += [self.call(name, self.dims) for name in (self.hard[::-1] if size <= all_hard["forward"] else self.some_hard(9))]
+        larger = [self.problem.headline(self.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
+        calls += [self.call(self.random.choice(self.hard), dims) for dims in larger]
         if self.gradients:
-            dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
+            sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]  # a CPU takes long for large ones
+            dims = [d for most in sizes for d in dims_of(sizes_about_multiples, self.random, self.problem, most)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
             dims += some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            more = max(7, len(GRADIENTS) - 6 - len(made))  # and six below: each of GRADIENTS has its turn
+            more = max(7, len(GRADIENTS) - len(self.hard) - len(made))  # and hard ones below: each of GRADIENTS has its turn
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
             again += [call for call in made if max(call.dims) <= size][::3]
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
             again += [self.call("normal", each, "gradients", kind=8) for each in some_batches(3 * many, *drawn)]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
-            calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
+            calls += [self.call(name, self.between(20, size), "gradients") for name in self.hard]
+            at_once = self.hard if size <= all_hard["gradients"] else self.some_hard(1)
+            calls += [self.call(name, self.dims, "gradients") for name in at_once]
         for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):
             call.kind, call.way = how
         calls += again

@@ -303,6 +303,19 @@ def test_each_kind_of_gradient_has_its_turn(problem, size):
     assert any(bool((call.inputs[-1] == 1).all()) for call in sums)
 
 
+@pytest.mark.parametrize("size", [150, 400, 1024])
+def test_hard_inputs_reach_the_size_that_is_timed(size):
+    """Gradients had them up to 150 only; above 600 a CPU had six kinds, so that flushed denormals were certified."""
+    run = check.Run(check.parse(["--solution", "theirs.py", "--size", str(size), "--device", "cpu"]))
+    run.gradients = True
+    calls = [call for call in run.calls_to_judge() if call.name in check.HARD]
+    for mode in check.MODES:
+        mine = [call for call in calls if call.mode == mode]
+        assert {call.name for call in mine} == {*run.hard}
+        assert {call.name for call in mine if call.dims == (size,)} >= {*measures.EXTREME}
+        assert sum(call.dims[-1] > size * 0.75 for call in mine) >= 6
+
+
 def test_batches_have_their_turn():
     """Of 30 runs 8 had no dC that is the same in all of a batch, 19 certified what is wrong for wide numbers in batches."""
     run = check.Run(check.parse(["--solution", "theirs.py", "--batches", "--size", "64", "--device", "cpu"]))
