@@ -3,9 +3,10 @@ Every tile comes once, the long ones first; every packed block and every partial
 """
 
 import itertools
+import sys
 
 import pytest
-from helpers import COMPILER, HOST_PRELUDE, host_program, marked
+from helpers import COMPILER, HOST_PRELUDE, host_program, marked, module
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
@@ -731,3 +732,36 @@ def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     described = f"void describe_batch(const Tensor& x, const Tensor& y, Product& p) {{\n{marked('batch of a product')}}}\n"
     head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
     host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()
+
+
+# ---- The figure of the order. ----------------------------------------------------------------------------------------
+
+ORDER_MAIN = r"""
+int main(int, char** arguments) {
+  const int rows = std::atoi(arguments[1]);
+  for (const Contraction contraction : {kNN, kNT, kTN}) {
+    const TileOrder order = TileOrder::of(product_of(contraction, rows * 64, rows * 64, rows * 64, 7), 64);
+    for (int number = 0; number < order.count(); ++number) {
+      const Tile tile = order.at(number);
+      std::printf("%d %d %d %d %d\n", int(contraction), number, tile.i, tile.j, (tile.k_end - tile.k_begin) / 64);
+    }
+  }
+  std::printf("all holds\n");
+}
+"""
+
+
+def test_the_figure_has_the_order_of_the_source(model, tmp_path, monkeypatch):
+    """docs/figures/order.svg: the number and the length of each tile."""
+    monkeypatch.setattr(sys, "path", list(sys.path))  # figures.py puts its folder there
+    figures = module("figures")
+    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// The k that the sums")[0]]
+    order = host_program(tmp_path, "order", [*head, ORDER_MAIN])
+    for rows in (1, 8, 13):
+        found = sorted(tuple(map(int, line.split())) for line in order(rows).splitlines()[:-1])
+        drawn = []
+        for name, contraction in CONTRACTIONS.items():
+            for i, j in itertools.combinations_with_replacement(range(rows), 2):  # i <= j: the row is j
+                place, length = (of_tile(name, j, i, rows) for of_tile in (figures.place_of_tile, figures.length_of_tile))
+                drawn.append((contraction, place, j, i, length))
+        assert sorted(drawn) == found
