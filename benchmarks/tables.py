@@ -194,7 +194,7 @@ def by_type(forward, backward, batch, family, h100, forced):
         named += [(f"{row['N']}, {elsewhere}", row) for row in sizes_shown(rows) if row["N"] != 1024]
     several = {name for name, row in named if row["dtype"] != "float32"}
     names, ratios = zip(*ratios_by_dtype([(name, row) for name, row in named if name in several]), strict=True)
-    return markdown(["times as fast", *names], [[dtype, *row] for dtype, row in zip(DTYPES, zip(*ratios, strict=True), strict=True)])
+    return markdown(["times as fast as torch", *names], [[dtype, *row] for dtype, row in zip(DTYPES, zip(*ratios, strict=True), strict=True)])
 
 
 def two_gpus(rows):
@@ -242,7 +242,7 @@ def slower_rows(*records):
 
 def slower_table(rows):
     lines = [[machine, row.label, row["reference"].median, row["ours"].median, ratio(row.calm_ratio)] for machine, row in rows]
-    return markdown(["on a", "product (float32, if nothing is said)", "reference, µs", "ours, µs", "ratio"], lines or [["–"] * 5])
+    return markdown(["machine", "product (float32, if nothing is said)", "reference, µs", "ours, µs", "ratio"], lines or [["–"] * 5])
 
 
 def slower(*records):

@@ -504,7 +504,7 @@ def test_ratios_stand_by_dtype(tables):
     records = forward, [row | {"problem": "lower, dA, dB"}], batch, [], [], forward[:1]
     table = tables.by_type(*(rows_of(tables, *rows) for rows in records))
     head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    assert head == ["times as fast", "4096", "1×512×512", "2×512×512"]
+    assert head == ["times as fast as torch", "4096", "1×512×512", "2×512×512"]
     assert rows[:2] == [["float32", "16.7x", "16.7x", "16.7x"], ["float16", "4.20x", "16.7x", "16.7x"]]
     assert rows[2:] == [["bfloat16", "–", "–", "–"], ["float64", "–", "–", "–"]]
 
