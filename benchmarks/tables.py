@@ -194,7 +194,8 @@ def by_type(forward, backward, batch, family, h100, forced):
         named += [(f"{row['N']}, {elsewhere}", row) for row in sizes_shown(rows) if row["N"] != 1024]
     several = {name for name, row in named if row["dtype"] != "float32"}
     names, ratios = zip(*ratios_by_dtype([(name, row) for name, row in named if name in several]), strict=True)
-    return markdown(["times as fast as torch", *names], [[dtype, *row] for dtype, row in zip(DTYPES, zip(*ratios, strict=True), strict=True)])
+    rows = [[dtype, *of_dtype] for dtype, of_dtype in zip(DTYPES, zip(*ratios, strict=True), strict=True)]
+    return markdown(["times as fast as torch", *names], rows)
 
 
 def two_gpus(rows):
