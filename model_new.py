@@ -44,7 +44,6 @@ import glob
 import hashlib
 import importlib.machinery
 import importlib.util
-import itertools
 import math
 import os
 import shlex
@@ -3860,6 +3859,7 @@ def _built():
 
 _BLOCK = 128  # of the middle index; 96 to 160 are within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240, 320  # N, of one matrix and of a batch, up to which dense products are faster than blocks
+_SUMMED = 16  # rows that _running_sums adds together
 _CACHED = 2**18  # elements of a batch that are multiplied together, and so stay in a CPU's caches
 
 
@@ -3876,11 +3876,21 @@ def _mirrored(C, out):
 _CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # by mask
 
 
+def _distinct(T):
+    """T without what its batch repeats."""
+    if 0 not in T.stride()[:-2]:
+        return T
+    return T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]
+
+
 def _once(change, T):
     """change(T), which changes matrices; what a batch repeats is changed once."""
-    if 0 not in T.stride()[:-2]:
-        return change(T)
-    return change(T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]).expand(T.shape)
+    return change(_distinct(T)).expand(T.shape)
+
+
+def _may_have_specials(T):
+    """False only if all elements of T are finite. A sum is faster than isfinite, but may overflow."""
+    return not math.isfinite(_distinct(T).sum().item())
 
 
 def _product_in_blocks(X, Y, contraction, structure):
@@ -3895,6 +3905,72 @@ def _product_in_blocks(X, Y, contraction, structure):
         m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
         c[m, n].addmm_(x[m, k], y[k, n])
     return C
+
+
+def _running_sums(T, mask, dim):
+    """Sums along the dimension dim, which is -1 or -2. Element m is the sum of the elements up to m if the mask is
+    lower, and the sum from m on if it is upper. Without a mask it is the sum of all.
+
+    Products with small triangles of ones compute them, in less time than torch.cumsum along columns.
+    """
+    if mask == _FULL:
+        return T.sum(dim, keepdim=True)
+    if T.stride(-1) > 1:  # by columns
+        return _running_sums(T.mT, mask, -3 - dim).mT.contiguous()
+    length, last = T.shape[dim], -1 if mask == _TRIL else 0
+    if length % _SUMMED:
+        more = (0, -length % _SUMMED)
+        T = torch.constant_pad_nd(T, more if dim == -1 else (0, 0, *more))
+    blocks = T.unflatten(dim, (-1, _SUMMED))
+    inside = _CUTS[mask](T.new_ones(_SUMMED, _SUMMED))
+    before = T.new_ones(blocks.shape[dim - 1], blocks.shape[dim - 1])
+    before = before.tril(-1) if mask == _TRIL else before.triu(1)
+    if dim == -1:
+        sums = blocks @ inside.mT
+        sums += (sums[..., last] @ before.mT)[..., None]
+    else:
+        sums = inside @ blocks
+        sums += (before @ sums[..., last, :])[..., None, :]
+    return sums.flatten(dim - 1, dim).narrow(dim, 0, length)
+
+
+def _without_specials(T):
+    """T with zeros in place of NaN and Inf."""
+    return T.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _special_terms(X, Y, multiply, x, y):
+    """What NaN and Inf in X or Y make of the elements of the product X Y. Returns two matrices of Inf and 0. The first
+    has Inf where these terms make Inf or NaN, the second where they make -Inf or NaN.
+
+    x and y are the masks of X and Y: a masked zero is no term, whatever it would meet. multiply(X, Y) multiplies finite
+    matrices with these masks. A term is special if one of its factors is NaN or Inf. Its sign is 0 if a factor is 0 or
+    NaN. The special terms make Inf if the sum of their signs is their number, -Inf if this sum is the negative of their
+    number, and NaN otherwise. A term with two special factors counts twice in both sums. Both are exact, because float32
+    holds all integers up to 2^24.
+    """
+    X_signs, Y_signs = X.sign(), Y.sign()  # the sign of NaN is 0
+    numbers, signs = [], []  # of X's NaN and Inf, and of Y's
+    for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
+        if not _may_have_specials(T):
+            continue
+        special = T.mul(0.0).nan_to_num_(2.0)  # 2 for NaN and Inf, otherwise 0
+        numbers.append(_running_sums(special, mask, dim))
+        infinite = special.mul_(X_signs if dim == -1 else Y_signs)
+        if infinite.norm() > 0:
+            signs.append(multiply(infinite, Y_signs) if dim == -1 else multiply(X_signs, infinite))
+    number = functools.reduce(torch.add, numbers or [X.new_zeros(())])
+    signs = functools.reduce(torch.Tensor.add_, signs or [torch.zeros_like(number)])
+    largest = torch.finfo(X.dtype).max  # twice this is Inf
+    return (number + signs).mul_(largest), (number - signs).mul_(largest)
+
+
+def _product_of_specials(X, Y, multiply, x, y):
+    """The product of X and Y, which may have NaN or Inf; for the arguments see _special_terms. The finite terms are the
+    same product with zeros in place of NaN and Inf."""
+    C = multiply(*(_once(_without_specials, T) for T in (X, Y)))
+    positive, negative = _special_terms(X, Y, multiply, x, y)
+    return C.sub_(negative).add_(positive)
 
 
 def _product_by_torch(X, Y, contraction, structure):
@@ -3917,16 +3993,75 @@ def _product_by_torch(X, Y, contraction, structure):
     X, Y = _once(_CUTS[x], X), _once(_CUTS[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
-    C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
-    # A NaN or Inf may have met a masked zero, which is no term: such a k is added by itself, where it has terms
-    if (x or y) and not (math.isfinite(C.sum().item()) or C.isfinite().all()):  # a sum is read faster, but may overflow
-        finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
-        if not finite.all():  # else a sum has overflowed
-            C = torch.matmul(X[..., finite], Y[..., finite, :])
-        for k in (~finite).nonzero().flatten().tolist():
-            rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
-            C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
+    multiply = torch.matmul
+    if in_blocks:
+        multiply = functools.partial(_product_in_blocks, contraction=contraction, structure=structure)
+    if (x or y) and (_may_have_specials(X) or _may_have_specials(Y)):
+        multiply = functools.partial(_product_of_specials, multiply=multiply, x=x, y=y)
+    C = multiply(X, Y)
     return C if x == y == c else _CUTS[c](C, out=C)
+
+
+def _inverse_by_torch(L, unit):
+    """The inverses X of lower triangular matrices, with ones on their diagonals if `unit`, as substitution has them, column by column."""
+    L, one = L.tril(), torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    solve = functools.partial(torch.linalg.solve_triangular, upper=True, left=False, unitriangular=unit)  # by rows, as L lies
+    below, diagonal = L.tril(-1), L.new_ones(L.shape[:-1]) if unit else L.diagonal(dim1=-2, dim2=-1)
+    special = ~(below.sum((-2, -1)) + diagonal.sum(-1)).isfinite() | (diagonal == 0).any(-1)  # by matrix; a sum may overflow
+    if not special.any():
+        return solve(L.mT, one.expand(L.shape)).mT.tril()
+    # With zeros in place of NaN and Inf below the diagonal, and ones in place of NaN and zeros on it. An Inf on it makes its row of X zero
+    kept = (~diagonal.isinf())[..., None].to(L.dtype)
+    part = _without_specials(below).mul_(kept)
+    part.diagonal(dim1=-2, dim2=-1).copy_(torch.where(diagonal.isfinite() & (diagonal != 0), diagonal, 1.0))
+    X = solve(part.mT, one * kept).mT.tril()
+    at = special.flatten().nonzero().flatten()
+    below, matrices = (T.reshape(-1, *T.shape[-2:]) for T in (below, X))
+    diagonal = diagonal.reshape(matrices.shape[:-1])
+    matrices[at] = _inverses_of_specials(*(T.index_select(0, at) for T in (below, matrices, diagonal)))
+    return X
+
+
+def _inverses_of_specials(L, X, diagonal):
+    """The inverses of matrices that have NaN or Inf, or a zero on the diagonal. L has what is below their diagonals. X
+    has the inverses of the same matrices without these elements.
+
+    A row of a column of the inverse is special if it is NaN or Inf. X is right above the first special row of a column.
+    All rows below it are special, because each has the row above it as a factor of a term. While they are infinite, this
+    term decides their signs: the signs beside and on the diagonal, multiplied, are a guess at all of them. One product
+    of signs finds the first row that is not as guessed. That row and all below it are NaN.
+    """
+    N = L.shape[-1]
+    index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
+
+    def rows_from_first(special):
+        """How many rows a column has from its first 1 on."""
+        return (special * (N - index[:, None])).amax(-2)
+
+    special = L.mul(0.0).nan_to_num_(1.0)  # 1 for NaN and Inf, otherwise 0
+    special.diagonal(dim1=-2, dim2=-1).copy_(diagonal.isnan() | (diagonal == 0))
+    count = rows_from_first(special).flip(-1).cummax(-1).values.flip(-1)  # a column of X meets all columns of L from there on
+    if _may_have_specials(X):
+        count = torch.maximum(count, rows_from_first(X.mul(0.0).nan_to_num_(1.0)))  # it overflows
+    first = (N - count).long()
+    at = first.clamp(max=N - 1)
+    later = index[:, None] >= first[:, None]
+    X = X.masked_fill(later, 0.0)
+    row = (at == index).to(L.dtype) - (L[batch, at].triu_() * X.mT).sum(-1)  # L[batch, at] has the first special row for each column
+    row /= diagonal.gather(-1, at)
+
+    steps = -torch.ones_like(diagonal).copysign_(diagonal)
+    steps[:, 1:] *= torch.where(L.diagonal(-1, -2, -1) < 0, -1.0, 1.0)
+    signs = steps.cumprod(-1)
+    guess = signs[..., None] * (row.sign() * signs.gather(-1, at))[:, None]  # the sign of NaN is 0
+    X = torch.where(later, guess * math.inf, X)  # 0 makes NaN
+    if guess.norm() > 0:
+        # Without its first row and last column, L is a triangular matrix with a diagonal
+        positive, negative = _special_terms(L[:, 1:, :-1], X[:, :-1, :-1], torch.matmul, _TRIL, _TRIL)
+        rows = (negative - positive) / diagonal[:, 1:, None]
+        wrong = (rows.sign_() != guess[:, 1:, :-1]) & (index[1:, None] > first[:, None, :-1])
+        X[:, 1:, :-1].masked_fill_(_running_sums(wrong.to(X.dtype), _TRIL, -2) > 0, math.nan)
+    return X
 
 
 # ---- Operator: what it computes, its gradients and its cost. ----
@@ -3943,18 +4078,7 @@ def _inverse(L, unit):
     """The inverses of lower triangular matrices, with ones on their diagonals if `unit`."""
     if _has_kernels(L):
         return _built().inverse(L, unit, _PATH)
-    one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unit)
-    L = L.tril()
-    X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
-    for at in (~X.sum((-2, -1)).isfinite()).nonzero().tolist():  # a sum is read faster, but may overflow
-        # Columns stay apart from rows above, where zero over zero and zero times Inf are NaN
-        x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
-        begins = [z + 1 for z in (y.diagonal()[:-1] == 0).nonzero().flatten().tolist()] if y.isfinite().all() else range(1, N)
-        for begin, end in itertools.pairwise([0, *begins, N]):
-            if not x[:, begin:end].isfinite().all():
-                x[begin:, begin:end] = solve(y[begin:, begin:], one[begin:, begin:end]).tril()
-    return X
+    return _inverse_by_torch(L, unit)
 
 
 # dX and dY from G = dC: contractions again (see the trilinear form above), each mask in the place of its matrix. So one operator serves
