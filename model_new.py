@@ -4034,33 +4034,41 @@ def _inverses_of_specials(L, X, diagonal):
     N = L.shape[-1]
     index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
 
-    def rows_from_first(special):
-        """How many rows a column has from its first 1 on."""
-        return (special * (N - index[:, None])).amax(-2)
+    def first_rows(special, top=0):
+        """The first row of each column in which `special` has a 1, or N. The first row of `special` is row `top`."""
+        return N - (special * (N - index[top:, None])).amax(-2)
 
     special = L.mul(0.0).nan_to_num_(1.0)  # 1 for NaN and Inf, otherwise 0
     special.diagonal(dim1=-2, dim2=-1).copy_(diagonal.isnan() | (diagonal == 0))
-    count = rows_from_first(special).flip(-1).cummax(-1).values.flip(-1)  # a column of X meets all columns of L from there on
-    if _may_have_specials(X):
-        count = torch.maximum(count, rows_from_first(X.mul(0.0).nan_to_num_(1.0)))  # it overflows
-    first = (N - count).long()
-    at = first.clamp(max=N - 1)
-    later = index[:, None] >= first[:, None]
-    X = X.masked_fill(later, 0.0)
-    row = (at == index).to(L.dtype) - (L[batch, at].triu_() * X.mT).sum(-1)  # L[batch, at] has the first special row for each column
-    row /= diagonal.gather(-1, at)
+    first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)  # column j of X meets the columns k >= j of L
+    special.diagonal(dim1=-2, dim2=-1).zero_()
+    if _may_have_specials(X):  # it overflows
+        first = torch.minimum(first, first_rows(X.mul(0.0).nan_to_num_(1.0)))
+    first = first.long()
+    is_special = index[:, None] >= first[:, None]
+    X = X.masked_fill_(is_special, 0.0)
 
-    steps = -torch.ones_like(diagonal).copysign_(diagonal)
-    steps[:, 1:] *= torch.where(L.diagonal(-1, -2, -1) < 0, -1.0, 1.0)
-    signs = steps.cumprod(-1)
-    guess = signs[..., None] * (row.sign() * signs.gather(-1, at))[:, None]  # the sign of NaN is 0
-    X = torch.where(later, guess * math.inf, X)  # 0 makes NaN
-    if guess.norm() > 0:
-        # Without its first row and last column, L is a triangular matrix with a diagonal
-        positive, negative = _special_terms(L[:, 1:, :-1], X[:, :-1, :-1], torch.matmul, _TRIL, _TRIL)
-        rows = (negative - positive) / diagonal[:, 1:, None]
-        wrong = (rows.sign_() != guess[:, 1:, :-1]) & (index[1:, None] > first[:, None, :-1])
-        X[:, 1:, :-1].masked_fill_(_running_sums(wrong.to(X.dtype), _TRIL, -2) > 0, math.nan)
+    row = first.clamp(max=N - 1)
+    sums = (L[batch, row].triu_() * X.mT).sum(-1)  # L[batch, row] has, for each column, what makes its first special row
+    values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
+    turns = -torch.ones_like(diagonal).copysign_(diagonal)  # the signs of -1 / diagonal
+    chain = turns.clone()
+    chain[:, 1:] *= torch.where(L.diagonal(-1, -2, -1) < 0, -1.0, 1.0)
+    chain = chain.cumprod(-1)
+    begins = values.sign().masked_fill_(first == N, 0.0) * chain.gather(-1, row)  # the sign of NaN is 0
+    guess = chain[..., None] * begins[:, None]
+    X = torch.where(is_special, guess * math.inf, X)  # 0 makes NaN
+
+    top = int(first[begins != 0].min()) + 1 if begins.any() else N
+    if top < N:  # rows of guessed signs
+        width = int(begins.any(0).nonzero().max()) + 1  # columns, from the first on
+        first, guess, L, special = first[:, None, :width], guess[..., :width], L[:, top:], special[:, top:]
+        # The special terms of each row, as in _special_terms: their number, and the sum of their signs
+        number = index[top:, None] - first + _running_sums(special, _TRIU, -1)[..., :width]
+        signs = special.mul_(L.sign()) @ X[..., :width].sign() + L.sign() @ (guess * is_special[..., :width])
+        is_wrong = (signs * guess[:, top:] * turns[:, top:, None] != number) | ~diagonal[:, top:, None].isfinite()
+        wrong = first_rows(is_wrong & (index[top:, None] > first), top)
+        X[..., :width].masked_fill_(index[:, None] >= wrong[:, None], math.nan)
     return X
 
 
