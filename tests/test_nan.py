@@ -312,7 +312,7 @@ def test_the_referees_themselves(model):
 
 
 PATTERNS = {
-    "one": lambda T, value: T[..., 0, -1, 0].fill_(value),
+    "one": lambda T, value: T[..., 0, T.shape[-1] // 2, T.shape[-1] // 2].fill_(value),
     "row": lambda T, value: T[..., 0, -1, :].fill_(value),
     "column": lambda T, value: T[..., 0, :, 0].fill_(value),
     "all": lambda T, value: T[..., 0, :, :].fill_(value),
@@ -340,7 +340,7 @@ def test_neighbours_in_a_batch_keep_their_bits_on_a_cpu(model, shape, pattern, v
     clean = model.triangular_inverse(L)
     PATTERNS[pattern](L, value)
     inverse = model.triangular_inverse(L)
-    assert not inverse[0].isfinite().all()
+    assert not torch.equal(inverse[0], clean[0])  # Inf on the diagonal makes a row of zeros
     assert_bitwise(inverse[1:], clean[1:])
 
 
