@@ -1946,7 +1946,8 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 
 // ---- mma kernel: the kernel.
 
-// Sums and writes a CTA's split of a tile. kUnit: see BlockCopier.
+// Sums and writes a CTA's split of a tile. kUnit, see BlockCopier, is kUnitStrides or kAnyStrides.
+constexpr bool kUnitStrides = true, kAnyStrides = false;
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {
@@ -2018,7 +2019,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
   const uint32_t cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
-  mma_compute<T, kXKMajor, kYKMajor, true>(p, plan, cluster, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
+  mma_compute<T, kXKMajor, kYKMajor, kUnitStrides>(p, plan, cluster, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
 }
 """
 
@@ -3100,7 +3101,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     __syncthreads();
     if (number >= plan.clusters * p.batches) return;
     if (h.controls[number % int(p.batches)].fallback)
-      mma_compute<float, kXKMajor, kYKMajor, false>(p, plan, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
+      mma_compute<float, kXKMajor, kYKMajor, kAnyStrides>(p, plan, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
   } while (queued);
 #endif

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -89,6 +90,17 @@ def by(model, path):
         if not model._PATH:
             patch.setattr(model, "_PATH", model._PATHS[path])
         yield
+
+
+@contextlib.contextmanager
+def tf32_setting(allowed):
+    """Whether torch allows TF32, within this context."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 forks = pytest.mark.xdist_group("forked processes")  # of tests that call forked_processes: then one process forks for all of them
@@ -173,6 +185,78 @@ def bits(T):
     """The bit patterns of T: equal for equal NaNs, different for zeros of different sign."""
     T = T.detach().contiguous()
     return T.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[T.element_size()])
+
+
+# ---- Calls. ----------------------------------------------------------------------------------------------------------
+
+
+def computed(function, A, B, G, times):
+    """{result: it, several times}: three calls, and three gradients of the last one's graph, in memory that holds NaN."""
+    A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
+    results = {"C": [], "dA": [], "dB": []}
+    for _ in range(times):
+        poison_memory(G, 2)
+        C = function(A, B)
+        results["C"].append(C.detach())
+    for _ in range(times):
+        poison_memory(A, 2)
+        poison_memory(B, 2)
+        for name, gradient in zip(("dA", "dB"), torch.autograd.grad(C, (A, B), G, retain_graph=True), strict=True):
+            results[name].append(gradient)
+    return results
+
+
+# ---- Layouts. --------------------------------------------------------------------------------------------------------
+
+# Views of the same values that differ in where the elements lie; what lies between them is NaN.
+LAYOUTS = {
+    "contiguous": lambda V: V.contiguous(),
+    "transposed": lambda V: V.mT.contiguous().mT,
+    "slice": lambda V: surrounded(V, rows=slice(2, 2 + V.shape[-2]), cols=slice(1, 1 + V.shape[-1])),
+    "steps": lambda V: surrounded(V, rows=slice(1, 1 + 2 * V.shape[-2], 2), cols=slice(0, 3 * V.shape[-1], 3)),
+    "transposed steps": lambda V: surrounded(V.mT, rows=slice(0, 3 * V.shape[-1], 3), cols=slice(1, 1 + V.shape[-2])).mT,
+    "batch last": lambda V: (
+        V.reshape(-1, *V.shape[-2:]).movedim(0, -1).contiguous().movedim(-1, 0).unflatten(0, V.shape[:-2])
+        if V.dim() > 2 and V.numel()
+        else V
+    ),
+    "equal rows": lambda V: V[..., :1, :].expand(V.shape),
+    "equal columns": lambda V: V[..., :1].expand(V.shape),
+    "one value": lambda V: V[..., :1, :1].expand(V.shape),
+}
+
+
+def surrounded(V, rows, cols):
+    room = V.new_full((*V.shape[:-2], 3 * V.shape[-2] + 4, 3 * V.shape[-1] + 4), math.nan)
+    room[..., rows, cols] = V
+    return room[..., rows, cols]
+
+
+class Way(NamedTuple):
+    """How A, B and the gradient lie: by columns or by rows; each line at a multiple of 16 bytes, or right behind the one before."""
+
+    by_columns: tuple[bool, bool, bool]
+    padded: bool
+
+
+# Any two of the three lie in all four ways.
+WAYS = [Way((a, b, a != b), True) for a in (False, True) for b in (False, True)] + [Way((False,) * 3, False), Way((True,) * 3, False)]
+
+
+def laid_out(V, by_columns, padded):
+    """V with its lines apart by a multiple of 16 bytes, or not."""
+    W = V.mT if by_columns else V
+    line = 16 // V.element_size()
+    room = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
+    room = room[..., : W.shape[-1]].copy_(W)
+    return room.mT if by_columns else room
+
+
+def poison_memory(like, count):
+    """What torch's allocator hands out next for tensors of this size holds NaN, on a GPU."""
+    if like.is_cuda:
+        room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
+        del room
 
 
 # ---- Truth and bounds. -----------------------------------------------------------------------------------------------
@@ -335,6 +419,47 @@ def constant(section, name, **known):
                 expression = expression.replace(unknown, str(int(value)))
             return int(eval(re.sub(r"\bk[A-Z]\w*", lambda of: str(constant(section, of[0], **known)), expression), {}))
     raise LookupError(f"the CUDA source of {SOURCE.name} has no integer constant {name}, in {section} or elsewhere")
+
+
+# ---- How kernels cut a product. --------------------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """How a kernel cuts a product."""
+
+    edge: int  # rows, or columns, of the largest tile that CTAs compute together
+    block: int  # k of a k-block
+    stages: int  # of the pipeline
+
+
+def classes(cut):
+    """N mod edge: all that differ in how the last tile and its k-blocks are cut; edge stands for 0."""
+    inside = {at + more for at in range(0, cut.edge, cut.block) for more in (0, 1)}
+    return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
+
+
+def cuts():
+    """{name: the Cut of a kernel, or of one of its plans}."""
+    block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
+    half = [constant("_CUDA_HALF", "kStages", kWide=wide) for wide in (0, 1)]
+    mma = {
+        size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kMmaBlockK", "kMmaStages")))
+        for size in (2, 4, 8)
+    }
+    line = constant("_CUDA_EXACT", "kLineBytes")
+    tf32 = [constant("_CUDA_TF32", name) for name in ("kTfBlockK", "kTfStages")]
+    return {
+        "half, small tiles": Cut(tile // 2, block, half[0]),
+        "half, large tiles": Cut(tile, block, half[1]),
+        "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=1)),
+        "hopper, tf32": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=0)),
+        "tf32": Cut(block, *tf32),
+        "mma, 16 bits": mma[2],
+        "mma, float32": mma[4],
+        "mma, float64": mma[8],
+        "exact": Cut(block, line // 4, 2),
+        "exact, float64": Cut(block, line // 8, 2),
+    }
 
 
 # ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------

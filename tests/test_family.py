@@ -14,6 +14,7 @@ from helpers import (
     DEVICES,
     DTYPES,
     FULL,
+    LAYOUTS,
     MASKED,
     NN,
     NT,
@@ -28,7 +29,9 @@ from helpers import (
     bits,
     bound_for,
     by,
+    classes,
     constant,
+    cuts,
     every_mask,
     expected_with_specials,
     masked,
@@ -44,8 +47,6 @@ from helpers import (
     sizes_for,
     truth,
 )
-from test_product import LAYOUTS
-from test_sizes import classes, cuts
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode

@@ -1,6 +1,5 @@
 """The mma kernel without a GPU; see emulation.py."""
 
-import re
 
 import emulation
 import pytest
@@ -17,7 +16,7 @@ int run_type(char** arguments) {
     const SplitPlan plan = SplitPlan::of(p, kMmaBlockK<T>, at_once, at_once / kMmaCtasPerSm<T>);
     auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
-    constexpr bool kUnit = sizeof(T) == 4 ? kUnitOfFallback : kUnitOfProduct;   // float32 as the fallback computes it
+    constexpr bool kUnit = sizeof(T) == 4 ? kAnyStrides : kUnitStrides;   // float32 as the fallback computes it
     body = [&] {
       auto compute = x_k_major ? (y_k_major ? mma_compute<T, true, true, kUnit> : mma_compute<T, true, false, kUnit>)
                                : (y_k_major ? mma_compute<T, false, true, kUnit> : mma_compute<T, false, false, kUnit>);
@@ -49,8 +48,6 @@ def built(model, folder, definitions=""):
     """The program, behind these definitions."""
     parts = [definitions, emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts += [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_MMA)]
-    for name, text in (("Product", model._CUDA_MMA), ("Fallback", model._CUDA_BEHIND)):  # what their kernels call mma_compute by
-        parts += [f"constexpr bool kUnitOf{name} = {re.search(r'mma_compute<(?:T|float), kXKMajor, kYKMajor, (true|false)>', text)[1]};"]
     return host_program(folder, "mma_kernel", [*parts, emulation.PRODUCT, MAIN])
 
 

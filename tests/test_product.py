@@ -20,6 +20,7 @@ from helpers import (
     FAMILY,
     FAMILY_NAMES,
     FUNCTIONS,
+    LAYOUTS,
     LOWER,
     NN,
     NT,
@@ -51,29 +52,7 @@ LARGE_SIZES = [449, 700, 1151, 1280, 1500, 2048, 2100]
 
 # ---- Any layout. -----------------------------------------------------------------------------------------------------
 
-# Views of the same values that differ in where the elements lie; what lies between them is NaN.
-LAYOUTS = {
-    "contiguous": lambda V: V.contiguous(),
-    "transposed": lambda V: V.mT.contiguous().mT,
-    "slice": lambda V: surrounded(V, rows=slice(2, 2 + V.shape[-2]), cols=slice(1, 1 + V.shape[-1])),
-    "steps": lambda V: surrounded(V, rows=slice(1, 1 + 2 * V.shape[-2], 2), cols=slice(0, 3 * V.shape[-1], 3)),
-    "transposed steps": lambda V: surrounded(V.mT, rows=slice(0, 3 * V.shape[-1], 3), cols=slice(1, 1 + V.shape[-2])).mT,
-    "batch last": lambda V: (
-        V.reshape(-1, *V.shape[-2:]).movedim(0, -1).contiguous().movedim(-1, 0).unflatten(0, V.shape[:-2])
-        if V.dim() > 2 and V.numel()
-        else V
-    ),
-    "equal rows": lambda V: V[..., :1, :].expand(V.shape),
-    "equal columns": lambda V: V[..., :1].expand(V.shape),
-    "one value": lambda V: V[..., :1, :1].expand(V.shape),
-}
 BATCHES = [((), ()), ((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,)), ((1,), (4,)), ((2, 3), (2, 3)), ((0,), (1,)), ((3, 1, 2), (2, 1))]
-
-
-def surrounded(V, rows, cols):
-    room = V.new_full((*V.shape[:-2], 3 * V.shape[-2] + 4, 3 * V.shape[-1] + 4), math.nan)
-    room[..., rows, cols] = V
-    return room[..., rows, cols]
 
 
 def laid_out(V, layout, structure):

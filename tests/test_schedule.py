@@ -11,7 +11,7 @@ from helpers import COMPILER, HOST_PRELUDE, host_program, marked, module
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
 
-HARNESS = r"""
+CHECK = r"""
 #define CHECK(holds, ...)                               \
   do {                                                  \
     if (!(holds)) {                                     \
@@ -22,6 +22,9 @@ HARNESS = r"""
     }                                                   \
   } while (0)
 
+"""
+
+PRODUCT_OF = r"""
 // Masks: 1 for X, 2 for Y, as they are stored, lower triangular; 4 for C.
 Product product_of(Contraction contraction, int m, int n, int k, int masks, int batches = 1) {
   Product p = {};
@@ -32,6 +35,9 @@ Product product_of(Contraction contraction, int m, int n, int k, int masks, int 
   return p;
 }
 
+"""
+
+HARNESS = r"""
 // The k that the sums of a tile's elements may have: rows m0 .. m1 - 1 of X, and columns n0 .. n1 - 1 of Y.
 void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, int& end) {
   begin = 0, end = p.k;
@@ -390,6 +396,8 @@ def program(model, tmp_path_factory):
         model._CUDA_PACKED,
         "struct TileQueue {};",
         marked("pairs product"),
+        CHECK,
+        PRODUCT_OF,
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
@@ -610,7 +618,7 @@ def choice(model, tmp_path_factory):
         marked("choice of a kernel"),
     ]
     head = ["#include <numeric>", HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
-    program = [*head, HARNESS.partition("// The k that the sums")[0], *parts, CHOICE_MAIN]
+    program = [*head, CHECK, PRODUCT_OF, *parts, CHOICE_MAIN]
     return host_program(tmp_path_factory.mktemp("choice"), "choice", program)
 
 
@@ -730,7 +738,7 @@ int main() {
 def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
     described = f"void describe_batch(const Tensor& x, const Tensor& y, Product& p) {{\n{marked('batch of a product')}}}\n"
-    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
+    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, CHECK, BATCH_HARNESS]
     host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()
 
 

@@ -7,9 +7,9 @@ small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mm
 is set here where sizes are for the Hopper kernel, also those that are too small for it.
 """
 
-import contextlib
 import itertools
 import math
+import re
 from typing import NamedTuple
 
 import pytest
@@ -26,37 +26,30 @@ from helpers import (
     NN,
     SOURCE,
     UPPER,
+    WAYS,
+    Cut,
     bits,
     by,
+    classes,
+    computed,
     constant,
     cuda_sections,
+    cuts,
     dense_error,
     host_program,
+    laid_out,
     masks,
     module,
     needs_cuda,
     poison,
     read_part,
     sizes_for,
+    tf32_setting,
 )
 
 elementwise_bound = module("soak").elementwise_bound
 
 # ---- The sizes. ------------------------------------------------------------------------------------------------------
-
-
-class Cut(NamedTuple):
-    """How a kernel cuts a product."""
-
-    edge: int  # rows, or columns, of the largest tile that CTAs compute together
-    block: int  # k of a k-block
-    stages: int  # of the pipeline
-
-
-def classes(cut):
-    """N mod edge: all that differ in how the last tile and its k-blocks are cut; edge stands for 0."""
-    inside = {at + more for at in range(0, cut.edge, cut.block) for more in (0, 1)}
-    return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
 
 
 def sizes(cut, least):
@@ -71,30 +64,6 @@ def rectangles(cut, K, M, N):
     rest = classes(cut)
     turned = [rest[len(rest) * side // 3 :] + rest[: len(rest) * side // 3] for side in range(3)]
     return [(K + k, M + m, N + n) for k, m, n in zip(*turned, strict=True)]
-
-
-def cuts():
-    """{name: the Cut of a kernel, or of one of its plans}."""
-    block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
-    half = [constant("_CUDA_HALF", "kStages", kWide=wide) for wide in (0, 1)]
-    mma = {
-        size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kMmaBlockK", "kMmaStages")))
-        for size in (2, 4, 8)
-    }
-    line = constant("_CUDA_EXACT", "kLineBytes")
-    tf32 = [constant("_CUDA_TF32", name) for name in ("kTfBlockK", "kTfStages")]
-    return {
-        "half, small tiles": Cut(tile // 2, block, half[0]),
-        "half, large tiles": Cut(tile, block, half[1]),
-        "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=1)),
-        "hopper, tf32": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=0)),
-        "tf32": Cut(block, *tf32),
-        "mma, 16 bits": mma[2],
-        "mma, float32": mma[4],
-        "mma, float64": mma[8],
-        "exact": Cut(block, line // 4, 2),
-        "exact, float64": Cut(block, line // 8, 2),
-    }
 
 
 class Group(NamedTuple):
@@ -217,33 +186,6 @@ GPU_GROUPS, FORCED_GROUPS, CPU_GROUPS = groups(), forced_groups(), small_groups(
 # ---- What is computed, and what it should be. ------------------------------------------------------------------------
 
 
-class Way(NamedTuple):
-    """How A, B and the gradient lie: by columns or by rows; each line at a multiple of 16 bytes, or right behind the one before."""
-
-    by_columns: tuple[bool, bool, bool]
-    padded: bool
-
-
-# Any two of the three lie in all four ways.
-WAYS = [Way((a, b, a != b), True) for a in (False, True) for b in (False, True)] + [Way((False,) * 3, False), Way((True,) * 3, False)]
-
-
-def laid_out(V, by_columns, padded):
-    """V with its lines apart by a multiple of 16 bytes, or not."""
-    W = V.mT if by_columns else V
-    line = 16 // V.element_size()
-    room = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
-    room = room[..., : W.shape[-1]].copy_(W)
-    return room.mT if by_columns else room
-
-
-def poison_memory(like, count):
-    """What torch's allocator hands out next for tensors of this size holds NaN, on a GPU."""
-    if like.is_cuda:
-        room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
-        del room
-
-
 class Expected(NamedTuple):
     """X Y, in float64, |X| |Y|, and what each element may be off by."""
 
@@ -267,22 +209,6 @@ def expected_of(A, B, G, structure, tf32):
         exact, magnitude = (read_part(x @ y, structure) for x, y in ((X.double(), Y.double()), (X.double().abs(), Y.double().abs())))
         found[name] = Expected(X, Y, exact, magnitude, elementwise_bound(A.dtype, X.shape[-1], exact, magnitude, tf32))
     return found
-
-
-def computed(function, A, B, G, times):
-    """{result: it, several times}: three calls, and three gradients of the last one's graph, in memory that holds NaN."""
-    A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
-    results = {"C": [], "dA": [], "dB": []}
-    for _ in range(times):
-        poison_memory(G, 2)
-        C = function(A, B)
-        results["C"].append(C.detach())
-    for _ in range(times):
-        poison_memory(A, 2)
-        poison_memory(B, 2)
-        for name, gradient in zip(("dA", "dB"), torch.autograd.grad(C, (A, B), G, retain_graph=True), strict=True):
-            results[name].append(gradient)
-    return results
 
 
 def is_wrong(result, exact, bound):
@@ -373,16 +299,6 @@ def check_size(model, group, shape, device, ways, times=3):
     return lines, kernels
 
 
-@contextlib.contextmanager
-def tf32_setting(allowed):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def check_group(model, group, device, ways=WAYS, times=3):
     wrong, kernels, failed = [], set(), []
     with tf32_setting(group.tf32):
@@ -436,9 +352,9 @@ def test_every_kernel_has_a_group(model):
 
 def model_kernels():
     """The names that explain has for kernels, from the CUDA source."""
-    listed = cuda_sections()["_CUDA_TYPES"].partition("kKernelNames[] = {")[2].partition("}")[0]
-    assert listed, f"{SOURCE.name} has no kKernelNames"
-    return [name.strip(' "') for name in listed.split(",")]
+    listed = re.findall(r"kKernelNames\[\] = \{(.*?)\}", "\n".join(cuda_sections().values()))
+    assert len(listed) == 1, f"{SOURCE.name} has {len(listed)} lists kKernelNames"
+    return re.findall(r'"(\w+)"', listed[0])
 
 
 def test_a_tile_of_another_size_brings_its_own_sizes():

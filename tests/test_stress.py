@@ -14,8 +14,22 @@ import re
 
 import pytest
 import torch
-from helpers import DENSE, LOWER, SOURCE, UPPER, assert_bitwise, cuda_sections, execute, hooked, needs_cuda, poison
-from test_sizes import WAYS, computed, laid_out, tf32_setting
+from helpers import (
+    DENSE,
+    LOWER,
+    SOURCE,
+    UPPER,
+    WAYS,
+    assert_bitwise,
+    computed,
+    cuda_sections,
+    execute,
+    hooked,
+    laid_out,
+    needs_cuda,
+    poison,
+    tf32_setting,
+)
 
 TIMES = 3
 
