@@ -3763,6 +3763,7 @@ _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first retu
 
 # ---- Operator: names, and checks of arguments. ----
 
+# [begin structures]
 _NN, _NT, _TN = range(3)  # the contractions, as in the CUDA source
 _FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as there: what of a matrix there is
 _TRANSPOSED = (_FULL, _TRIU, _TRIL)  # a transpose's mask, by the matrix's
@@ -3780,6 +3781,7 @@ def _masks(structure, contraction=_NN):
 
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
+# [end structures]
 _HALVES = (torch.float16, torch.bfloat16)
 _DTYPES = (torch.float32, torch.float64, *_HALVES)
 
@@ -4283,9 +4285,11 @@ def _call(function, A, B, *kind, names="AB"):
 
 # ---- Operator, public functions. ----
 
+# [begin problems]
 _MASKS = ("dense", "lower", "upper", "symmetric")  # their names; gram takes the first three
 _PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
 _PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
+# [end problems]
 
 
 def tril_matmul(A, B):

@@ -47,6 +47,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))  # benchmark.py lies there
 
 import benchmark  # noqa: E402
 
+from judge.measures import elementwise_bound  # noqa: E402
+
 check = benchmark.check
 
 CALLS = {
@@ -257,16 +259,6 @@ def by_torch(call, *given):
 def in_float64(call, *given):
     """{name: result} in float64; and of the absolute values, by which errors are measured: all is linear in each operand."""
     return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
-
-
-def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
-    """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
-    without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
-    info = torch.finfo(dtype)
-    if dtype == torch.float64:
-        return (terms + 1) * info.eps * magnitude
-    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
-    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if dtype.itemsize == 2 else bound
 
 
 def expected(call, *given):

@@ -320,6 +320,16 @@ def allowed(dtype, terms, tf32=False, inverse=False):
     return 1e-6 if inverse else 1.5e-6, 16 * root * u
 
 
+def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False):
+    """The error that each element of a result may have beside `exact`, which is float64: what `allowed` names first, times |X||Y|, and one
+    rounding of a 16-bit result. A product in float64 may differ by what two such sums, in any order, may lose."""
+    info = torch.finfo(dtype)
+    if dtype == torch.float64 and not inverse:
+        return (terms + 1) * info.eps * magnitude
+    bound = allowed(dtype, terms, tf32, inverse)[0] * magnitude
+    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if dtype.itemsize == 2 else bound
+
+
 class Truth:
     """What a result should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable.
     `inverse`: of keep(X^-1), or where Y = G is given, of the gradient. `roundings`, see Problem, are given of gradients."""

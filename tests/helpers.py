@@ -23,23 +23,32 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "model_new.py"
 sys.path.insert(0, str(ROOT))  # model_new.py and check.py lie there
 
-import check  # noqa: E402
-
-NN, NT, TN = 0, 1, 2
-FULL, TRIL, TRIU, SYMMETRIC = range(4)
+from judge.measures import allowed, elementwise_bound, exact_product, inverse_of  # noqa: E402
 
 
-def masked(x, y, c):
-    """The structure that has these masks."""
-    return x | y << 2 | c << 4
+@functools.lru_cache
+def marked(name):
+    """The text of model_new.py between the comments `// [begin NAME]` and `// [end NAME]` (in Python with #), each on a line of its own."""
+    begin, end = (rf"^ *(?://|#) \[{which} {re.escape(name)}\]\n" for which in ("begin", "end"))
+    text = SOURCE.read_text()
+    found = [len(re.findall(line, text, re.MULTILINE)) for line in (begin, end)]
+    part = re.search(rf"{begin}(.*?){end}", text, re.MULTILINE | re.DOTALL)
+    assert found == [1, 1] and part, (
+        f"{SOURCE.name} needs one comment '[begin {name}]' and, below it, one comment '[end {name}]';"
+        f" it has {found[0]} and {found[1]} such lines"
+    )
+    return part[1]
 
 
-def masks(structure):
-    """Its masks: of X, of Y and of C."""
-    return structure & 3, structure >> 2 & 3, structure >> 4
+# Contractions, masks and problems are those of model_new.py, which need not be imported for them: on a GPU that builds the kernels.
+_names = {}
+exec(marked("structures") + marked("problems"), _names)
+NN, NT, TN = (_names[name] for name in ("_NN", "_NT", "_TN"))
+FULL, TRIL, TRIU, SYMMETRIC = (_names[name] for name in ("_FULL", "_TRIL", "_TRIU", "_SYMMETRIC"))
+DENSE, LOWER, UPPER = (_names[name] for name in ("_DENSE", "_LOWER", "_UPPER"))  # three of a kind: each stands for its mask, too
+masked, masks = _names["_masked"], _names["_masks"]  # of a structure's three masks; and back
+PROBLEMS = _names["_PROBLEMS"]
 
-
-DENSE, LOWER, UPPER = (masked(mask, mask, mask) for mask in (FULL, TRIL, TRIU))  # three of a kind: each stands for its mask, too
 FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
 FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
 # Of other masks: what the public functions compute, and their gradients.
@@ -64,7 +73,7 @@ MASKED = {
     "tril(X L)": (NN, masked(FULL, TRIL, TRIL)),
 }
 every_mask = pytest.mark.parametrize(("contraction", "structure"), MASKED.values(), ids=MASKED)
-FUNCTIONS = {"tril_matmul": (NN, LOWER), "triu_matmul": (NN, UPPER), "transposed_a_matmul": (TN, DENSE)}
+FUNCTIONS = {"tril_matmul": PROBLEMS["lower"], "triu_matmul": PROBLEMS["upper"], "transposed_a_matmul": PROBLEMS["transposed_a"]}
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 HAS_CUDA = torch.cuda.is_available()
@@ -270,10 +279,10 @@ def plain_operands(X, Y, contraction, structure):
 
 
 def truth(X, Y, contraction, structure):
-    """The contraction in float64, and |X| |Y|, what its componentwise error is measured by."""
-    X, Y = plain_operands(X.detach().double(), Y.detach().double(), contraction, structure)
+    """The contraction in float64, and |X| |Y|, by which its componentwise error is measured, as the judge computes them."""
+    high, low, magnitude = exact_product(*plain_operands(X.detach(), Y.detach(), contraction, structure))
     _, _, c = masks(structure)
-    return read_part(X @ Y, c), read_part(X.abs() @ Y.abs(), c)
+    return read_part(high + low, c), read_part(magnitude, c)
 
 
 def dense_error(X, Y, contraction, structure, exact, magnitude):
@@ -284,19 +293,18 @@ def dense_error(X, Y, contraction, structure, exact, magnitude):
 
 
 def bound_for(X, Y, contraction, structure, exact, magnitude):
-    """The error that each element may have.
+    """The error that each element may have: the judge's bound, which in float32 is at least twice the error of torch's dense product.
 
-    float32: componentwise the larger of 1.5e-6 and twice the dense product's error, which is the contract. float64: the rigorous bound of
-    a sum of products, for the result and the truth. 16-bit types: that of float32 sums, and one rounding at the end.
+    In float64 it is half as large as where the truth is a float64 sum, too.
     """
     terms = X.shape[-2] if contraction == TN else X.shape[-1]
-    if X.dtype == torch.float32:
-        floor, _ = check.allowed(torch.float32, terms)
-        return max(floor, 2 * dense_error(X, Y, contraction, structure, exact, magnitude)) * magnitude
+    bound = elementwise_bound(X.dtype, terms, exact, magnitude)
     if X.dtype == torch.float64:
-        return (terms + 1) * 2.0**-52 * magnitude
-    half_ulp, least = (2.0**-11, 2.0**-25) if X.dtype == torch.float16 else (2.0**-8, 0.0)
-    return half_ulp * exact.abs() + (terms + 2) * 1.01 * 2.0**-24 * magnitude + least * (magnitude > 0)
+        return bound / 2
+    if X.dtype == torch.float32:
+        reference_worst = dense_error(X, Y, contraction, structure, exact, magnitude)
+        return bound.maximum(min(2 * reference_worst, allowed(X.dtype, terms)[1]) * magnitude)
+    return bound
 
 
 def assert_within(C, exact, bound, what="C"):
@@ -347,6 +355,15 @@ def assert_gradients(gradients, function, A, B, G, what=""):
         exact, magnitude = truth(X, Y, of, structure)
         assert gradient.dtype == X.dtype
         assert_within(gradient, exact, bound_for(X, Y, of, structure, exact, magnitude), name + what)
+
+
+def assert_inverse(X, L, unit, what="the inverse"):
+    """X is the inverse of the lower triangle of L, with ones on the diagonal if `unit`, within the judge's bound."""
+    one = torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
+    wide = L.detach().double().tril(-1) + one if unit else L.detach().double().tril()
+    exact, low, magnitude = inverse_of(wide, None)
+    exact = exact + low
+    assert_within(X, exact, elementwise_bound(X.dtype, L.shape[-1], exact, magnitude, inverse=True), what)
 
 
 def assert_bitwise(C, expected, what="C"):
@@ -463,19 +480,6 @@ def cuts():
 
 
 # ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
-
-
-@functools.lru_cache
-def marked(name):
-    """What stands in model_new.py between the lines `// [begin NAME]` and `// [end NAME]`, of which there must be one each."""
-    begin, end = (rf"^ *// \[{which} {re.escape(name)}\]\n" for which in ("begin", "end"))
-    text = SOURCE.read_text()
-    found = [len(re.findall(line, text, re.MULTILINE)) for line in (begin, end)]
-    part = re.search(rf"{begin}(.*?){end}", text, re.MULTILINE | re.DOTALL)
-    assert found == [1, 1] and part, (
-        f"{SOURCE.name} needs one line '// [begin {name}]' and, below it, one line '// [end {name}]'; it has {found[0]} and {found[1]}"
-    )
-    return part[1]
 
 
 def hooked(text, definitions):

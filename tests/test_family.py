@@ -23,6 +23,7 @@ from helpers import (
     TRIL,
     TRIU,
     assert_bitwise,
+    assert_inverse,
     assert_product,
     assert_same_specials,
     assert_within,
@@ -688,12 +689,7 @@ def test_the_inverse(model, dtype, unit, device):
         for given in (L, L.mT.contiguous().mT):
             X = model.triangular_inverse(given, unitriangular=unit)
             assert X.shape == L.shape and X.dtype == dtype and X.is_contiguous() and torch.equal(X, X.tril())
-            wide = L.double().tril()
-            one = torch.eye(N, dtype=torch.float64, device=device).expand_as(wide)
-            exact = torch.linalg.solve_triangular(wide, one, upper=False, unitriangular=unit)
-            rest = {torch.float64: 2e-15, torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[dtype]
-            wide = wide.tril(-1) + one if unit else wide
-            assert_within(X, exact, rest * (exact.abs() @ wide.abs() @ exact.abs()) + 2.0**-24 * (dtype == torch.float16))
+            assert_inverse(X, L, unit)
 
 
 @every_device
@@ -702,10 +698,7 @@ def test_the_inverse(model, dtype, unit, device):
 def test_the_inverse_of_an_ill_conditioned_factor(model, N, unit, device):
     """As near as substitution comes: of a smooth kernel's Cholesky factor, whose blocks' inverses, multiplied, are not."""
     L = module("soak").smooth_factor(N, device, unit).float()
-    wide, one = L.double(), torch.eye(N, dtype=torch.float64, device=device)
-    wide = wide.tril(-1) + one if unit else wide
-    exact = torch.linalg.solve_triangular(wide, one, upper=False)
-    assert_within(model.triangular_inverse(L, unitriangular=unit), exact, 1e-6 * (exact.abs() @ wide.abs() @ exact.abs()))
+    assert_inverse(model.triangular_inverse(L, unitriangular=unit), L, unit)
 
 
 @every_device

@@ -1,6 +1,5 @@
 """The mma kernel without a GPU; see emulation.py."""
 
-
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for

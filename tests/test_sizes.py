@@ -39,7 +39,6 @@ from helpers import (
     host_program,
     laid_out,
     masks,
-    module,
     needs_cuda,
     poison,
     read_part,
@@ -47,7 +46,7 @@ from helpers import (
     tf32_setting,
 )
 
-elementwise_bound = module("soak").elementwise_bound
+from judge.measures import elementwise_bound
 
 # ---- The sizes. ------------------------------------------------------------------------------------------------------
 

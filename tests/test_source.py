@@ -5,6 +5,7 @@ import ast
 import ctypes
 import gc
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 import sanitize
 import torch
-from helpers import COMPILER, HAS_CUDA, ROOT, SMALL_EXTENSION, SOURCE, execute, module
+from helpers import COMPILER, HAS_CUDA, HOST_PRELUDE, ROOT, SMALL_EXTENSION, SOURCE, execute, host_program, marked, module
 from torch.utils.flop_counter import FlopCounterMode
 
 benchmark = module("benchmark")  # it finds the compiler, and reads what ptxas says
@@ -149,13 +150,32 @@ def test_torch_stays_out_of_the_cuda_source(model):
     assert not re.search(r"\b(at|c10|torch)::", source)
 
 
-def test_numbers_that_python_hands_on_are_those_of_the_cuda_source(model):
-    of_cuda = {name: int(number) for name, number in re.findall(r"\b(k[A-Z]\w+) = (\d+)\b", model._CUDA_TYPES)}
-    ours = {"kNN": model._NN, "kNT": model._NT, "kTN": model._TN}
-    ours |= {"kAll": model._FULL, "kLower": model._TRIL, "kUpper": model._TRIU, "kSymmetric": model._SYMMETRIC}
-    paths = {"kAutomaticPath": "auto", "kExactPath": "exact", "kMmaPath": "mma", "kHopperPath": "hopper"}
-    ours |= {name: model._PATHS[path] for name, path in paths.items()}
-    assert ours == {name: of_cuda[name] for name in ours}
+NUMBERS = r"""
+int main(int, char** arguments) {
+  for (int number : {kNN, kNT, kTN}) std::printf("%d ", number);
+  for (int number : {kAll, kLower, kUpper, kSymmetric}) std::printf("%d ", number);
+  for (int number : {kAutomaticPath, kExactPath, kMmaPath, kHopperPath}) std::printf("%d ", number);
+  for (char** argument = arguments + 1; *argument; ++argument)
+    for (int contraction : {kNN, kNT, kTN}) {
+      const Structure masks(std::atoi(*argument), contraction);
+      std::printf("%d %d %d ", masks.x, masks.y, masks.c);
+    }
+  std::printf("\nall holds\n");
+}
+"""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
+def test_numbers_and_masks_that_python_hands_on_are_those_of_the_cuda_source(model, tmp_path):
+    program = host_program(tmp_path, "numbers", [HOST_PRELUDE, model._CUDA_TYPES, marked("structure"), NUMBERS])
+    contractions = [model._NN, model._NT, model._TN]
+    expected = [*contractions, model._FULL, model._TRIL, model._TRIU, model._SYMMETRIC]
+    expected += [model._PATHS[path] for path in ("auto", "exact", "mma", "hopper")]
+    structures = [model._masked(x, y, c) for x, y, c in itertools.product(range(3), range(3), range(4))]
+    for structure, contraction in itertools.product(structures, contractions):
+        x, y, c = model._masks(structure, contraction)
+        expected += [x, y, x if x == y and c == model._FULL else c]  # the product of two lower matrices is lower
+    assert list(map(int, program(*structures).split("\n")[0].split())) == expected
 
 
 # ---- The compiler that pip installs. ---------------------------------------------------------------------------------
