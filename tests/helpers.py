@@ -1,7 +1,7 @@
-"""What several tests use: devices, operands, the float64 truth, error bounds, and the comparison that names the worst element.
+"""What several tests use: devices, operands, the float64 truth, error bounds, and comparisons that name the worst element.
 
-A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y), and a structure is three masks of two bits each, of X, Y and C, each as it is
-stored: 0 all, 1 lower, 2 upper, and of C 3, symmetric; as the operator torch.ops.tril_matmul.product takes them.
+The operator torch.ops.tril_matmul.product takes a contraction and a structure. A contraction is NN (X Y), NT (X Y^T) or TN (X^T Y). A
+structure holds three masks, one each for X, Y and C as they are stored: FULL, TRIL, TRIU or, for C alone, SYMMETRIC.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ def marked(name):
     return part[1]
 
 
-# Contractions, masks and problems are those of model_new.py, which need not be imported for them: on a GPU that builds the kernels.
+# The contractions, masks and problems of model_new.py. The file is not imported for them, since on a GPU its import builds the kernels.
 _names = {}
 exec(marked("structures") + marked("problems"), _names)
 NN, NT, TN = (_names[name] for name in ("_NN", "_NT", "_TN"))
 FULL, TRIL, TRIU, SYMMETRIC = (_names[name] for name in ("_FULL", "_TRIL", "_TRIU", "_SYMMETRIC"))
-DENSE, LOWER, UPPER = (_names[name] for name in ("_DENSE", "_LOWER", "_UPPER"))  # three of a kind: each stands for its mask, too
-masked, masks = _names["_masked"], _names["_masks"]  # of a structure's three masks; and back
+DENSE, LOWER, UPPER = (_names[name] for name in ("_DENSE", "_LOWER", "_UPPER"))  # structures whose three masks are the same
+masked, masks = _names["_masked"], _names["_masks"]  # masked makes a structure of three masks, and masks takes it apart
 PROBLEMS = _names["_PROBLEMS"]
 
 FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
 FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
-# Of other masks: what the public functions compute, and their gradients.
+# Structures with different masks: what the public functions compute, and the gradients of that.
 MASKED = {
     "L X": (NN, masked(TRIL, FULL, FULL)),
     "U X": (NN, masked(TRIU, FULL, FULL)),
@@ -85,8 +85,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 def cuda_path(model, hopper="mma"):
-    """The kernel that computes what tensor cores are for, float32 apart: the one that TRIL_MATMUL_PATH asks for, else Hopper's, given as
-    `hopper`, or that of the GPU."""
+    """The name of the kernel that computes float16, bfloat16 and float64 products: the one that TRIL_MATMUL_PATH asks for. If it asks for
+    none, `hopper` names the kernel on a Hopper GPU, and other GPUs have the mma kernel."""
     if model._PATH in (model._PATHS["exact"], model._PATHS["mma"]):
         return next(name for name, path in model._PATHS.items() if path == model._PATH)
     return hopper if HAS_HOPPER else "mma"
@@ -94,7 +94,7 @@ def cuda_path(model, hopper="mma"):
 
 @contextlib.contextmanager
 def by(model, path):
-    """Where TRIL_MATMUL_PATH asks for no kernel, this one does: 'hopper' for Hopper's, also of what is too small for them."""
+    """Within this context `path` chooses the kernel, unless TRIL_MATMUL_PATH does. 'hopper' means Hopper's kernels, whatever the size."""
     with pytest.MonkeyPatch.context() as patch:
         if not model._PATH:
             patch.setattr(model, "_PATH", model._PATHS[path])
@@ -112,12 +112,12 @@ def tf32_setting(allowed):
         torch.set_float32_matmul_precision(before)
 
 
-forks = pytest.mark.xdist_group("forked processes")  # of tests that call forked_processes: then one process forks for all of them
+forks = pytest.mark.xdist_group("forked processes")  # for tests that call forked_processes: one process then forks for all of them
 
 
 def forked_processes():
-    """multiprocessing's context "forkserver", whose processes are forked by one that has imported, once, what takes them seconds: torch; an
-    optimiser's first step, or a DTensor, imports the others."""
+    """multiprocessing's context "forkserver". Its server imports once what would take each process seconds: torch, and the modules that an
+    optimiser's first step or a DTensor imports."""
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "torch.distributed.tensor", "pytest"])
     return context
@@ -129,7 +129,7 @@ def load():
 
 
 def module(name, folder="benchmarks"):
-    """A script of benchmarks/, or of examples/, loaded."""
+    """Loads a script of benchmarks/ or examples/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
@@ -137,7 +137,7 @@ def module(name, folder="benchmarks"):
 
 
 def execute(text=None):
-    """Executes the file's text as KernelBench and notebooks do, in a dict without __name__. Returns the dict."""
+    """Executes the text of model_new.py as KernelBench and notebooks do, in a dict without __name__. Returns the dict."""
     room = {}
     exec(compile(SOURCE.read_text() if text is None else text, "<model_new>", "exec"), room)
     return room
@@ -161,37 +161,37 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 
 
 def sizes_for(structure, N, R):
-    """(M, N, K) for these masks: what is triangular or symmetric has side N, and R is the side that is free, if there is one."""
+    """(M, N, K) for these masks. Matrices that are triangular or symmetric have side N; R is the remaining side, if there is one."""
     x, y, c = masks(structure)
     return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
 
 def mask_of(what):
-    """Of a mask itself, and of DENSE, LOWER and UPPER. No other structure has one mask."""
-    assert what in (FULL, TRIL, TRIU, SYMMETRIC, DENSE, LOWER, UPPER), f"{what} is no mask"
+    """The mask that `what` stands for: a mask itself, or a structure with three equal masks (DENSE, LOWER or UPPER)."""
+    assert what in (FULL, TRIL, TRIU, SYMMETRIC, DENSE, LOWER, UPPER), f"{what} is neither a mask nor a structure with three equal masks"
     return what & 3
 
 
 def read_part(T, mask):
-    """T with zeros where a matrix of this mask is not read."""
+    """T with zeros where a matrix with this mask is not read."""
     mask = mask_of(mask)
     return T.tril() if mask == TRIL else T.triu() if mask == TRIU else T
 
 
 def unread(T, mask):
-    """True where a matrix of this mask is not read."""
+    """True where a matrix with this mask is not read."""
     ones = torch.ones(T.shape[-2:], dtype=torch.bool, device=T.device)
     mask = mask_of(mask)
     return ones.triu(1) if mask == TRIL else ones.tril(-1) if mask == TRIU else ~ones
 
 
 def poison(T, mask, value=math.nan):
-    """A copy of T with NaN where it must not be read."""
+    """A copy of T with NaN, or another value, where a matrix with this mask must not be read."""
     return T.masked_fill(unread(T, mask), value)
 
 
 def bits(T):
-    """The bit patterns of T: equal for equal NaNs, different for zeros of different sign."""
+    """The bit patterns of T, as integers. They tell zeros of different sign apart, and compare equal for the same NaN."""
     T = T.detach().contiguous()
     return T.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[T.element_size()])
 
@@ -200,7 +200,8 @@ def bits(T):
 
 
 def computed(function, A, B, G, times):
-    """{result: it, several times}: three calls, and three gradients of the last one's graph, in memory that holds NaN."""
+    """{name: results} of `times` calls, and of as many backward passes through the last call's graph. torch's allocator hands out memory
+    that holds NaN for each of them."""
     A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
     results = {"C": [], "dA": [], "dB": []}
     for _ in range(times):
@@ -217,7 +218,7 @@ def computed(function, A, B, G, times):
 
 # ---- Layouts. --------------------------------------------------------------------------------------------------------
 
-# Views of the same values that differ in where the elements lie; what lies between them is NaN.
+# Views of the same values in different layouts. The memory between the elements holds NaN.
 LAYOUTS = {
     "contiguous": lambda V: V.contiguous(),
     "transposed": lambda V: V.mT.contiguous().mT,
@@ -242,18 +243,18 @@ def surrounded(V, rows, cols):
 
 
 class Way(NamedTuple):
-    """How A, B and the gradient lie: by columns or by rows; each line at a multiple of 16 bytes, or right behind the one before."""
+    """The layouts of A, B and the gradient: by columns or by rows. Padded lines begin at multiples of 16 bytes; others are contiguous."""
 
     by_columns: tuple[bool, bool, bool]
     padded: bool
 
 
-# Any two of the three lie in all four ways.
+# Each two of the three matrices have all four combinations of layouts.
 WAYS = [Way((a, b, a != b), True) for a in (False, True) for b in (False, True)] + [Way((False,) * 3, False), Way((True,) * 3, False)]
 
 
 def laid_out(V, by_columns, padded):
-    """V with its lines apart by a multiple of 16 bytes, or not."""
+    """V stored by columns or by rows, with lines that begin at multiples of 16 bytes if `padded`."""
     W = V.mT if by_columns else V
     line = 16 // V.element_size()
     room = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
@@ -262,7 +263,7 @@ def laid_out(V, by_columns, padded):
 
 
 def poison_memory(like, count):
-    """What torch's allocator hands out next for tensors of this size holds NaN, on a GPU."""
+    """On a GPU, fills the blocks with NaN that torch's allocator hands out next for `count` tensors of this size."""
     if like.is_cuda:
         room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
         del room
@@ -272,7 +273,7 @@ def poison_memory(like, count):
 
 
 def plain_operands(X, Y, contraction, structure):
-    """The operands as a dense product takes them: unread elements zero, transpositions carried out (as views)."""
+    """The operands as a dense product takes them: zeros for unread elements, and views for transpositions."""
     x, y, _ = masks(structure)
     X, Y = read_part(X, x), read_part(Y, y)
     return X.mT if contraction == TN else X, Y.mT if contraction == NT else Y
@@ -293,9 +294,8 @@ def dense_error(X, Y, contraction, structure, exact, magnitude):
 
 
 def bound_for(X, Y, contraction, structure, exact, magnitude):
-    """The error that each element may have: the judge's bound, which in float32 is at least twice the error of torch's dense product.
-
-    In float64 it is half as large as where the truth is a float64 sum, too.
+    """The error that each element may have, by the judge's bounds. In float32 it is at least twice the error of torch's dense product, as
+    far as the judge excuses that. In float64 it is half of elementwise_bound: `truth` is exact there, and only the result has errors.
     """
     terms = X.shape[-2] if contraction == TN else X.shape[-1]
     bound = elementwise_bound(X.dtype, terms, exact, magnitude)
@@ -308,7 +308,7 @@ def bound_for(X, Y, contraction, structure, exact, magnitude):
 
 
 def assert_within(C, exact, bound, what="C"):
-    """Every |C - exact| <= bound; the message shows the worst element."""
+    """Every |C - exact| <= bound. The message shows the worst element, by its error over its bound."""
     assert C.shape == exact.shape, f"{what}: shape {tuple(C.shape)}, expected {tuple(exact.shape)}"
     if C.numel() == 0:
         return
@@ -328,7 +328,7 @@ def assert_within(C, exact, bound, what="C"):
 
 
 def assert_product(C, X, Y, contraction, structure, what="C"):
-    """C is right, in every respect that the contract names of a single result."""
+    """C meets the contract: shape, dtype, device, layout, memory of its own, zeros, symmetry, and every element within its bound."""
     batch = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2])
     X, Y = X.expand(*batch, *X.shape[-2:]), Y.expand(*batch, *Y.shape[-2:])
     exact, magnitude = truth(X, Y, contraction, structure)
@@ -348,7 +348,7 @@ def assert_product(C, X, Y, contraction, structure, what="C"):
 
 
 def assert_gradients(gradients, function, A, B, G, what=""):
-    """dA and dB of what a function of FUNCTIONS makes of A and B are within the contract's bound, if G is the gradient of the result."""
+    """The gradients (dA, dB) of a function in FUNCTIONS are within the contract's bound. G is the gradient of its result."""
     contraction, structure = FUNCTIONS[function]
     formulas = {NN: ((G, B, NT), (A, G, TN)), TN: ((B, G, NT), (A, G, NN))}[contraction]
     for name, gradient, (X, Y, of) in zip(("dA", "dB"), gradients, formulas, strict=True):
@@ -367,7 +367,7 @@ def assert_inverse(X, L, unit, what="the inverse"):
 
 
 def assert_bitwise(C, expected, what="C"):
-    """C and what is expected agree in every bit."""
+    """C and `expected` agree in every bit."""
     assert C.shape == expected.shape and C.dtype == expected.dtype, f"{what}: {C.dtype} {tuple(C.shape)}, expected {expected.dtype}"
     differ = bits(C) != bits(expected)
     if bool(differ.any()):
@@ -379,10 +379,10 @@ def assert_bitwise(C, expected, what="C"):
 
 
 def expected_with_specials(X, Y, contraction, structure):
-    """The sum over the k that the operator has, in float64, so that NaN and Inf come where they belong; and |X| |Y|.
+    """The product in float64, with NaN and Inf where the sum over the existing terms has them; and |X| |Y|.
 
-    Where a k has NaN or Inf its terms are added one by one, to the elements that have that k and to no others. The other k are a product
-    of finite operands, in which what is not read is zero: that takes a hundredth of the time.
+    A k whose row or column has NaN or Inf is added term by term, only to elements whose sum has that k. A matrix product, with zeros for
+    unread elements, adds all other k: that takes a hundredth of the time.
     """
     *of, c = masks(structure)
     has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), of, strict=True))
@@ -391,7 +391,7 @@ def expected_with_specials(X, Y, contraction, structure):
         X, has_x = X.mT, has_x.mT
     if contraction == NT:
         Y, has_y = Y.mT, has_y.mT
-    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1))[None].flatten(0, -2).all(0)  # in every product of the batch
+    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1))[None].flatten(0, -2).all(0)  # by k: whether all batches are finite there
     x, y = X[..., finite], Y[..., finite, :]
     exact, magnitude = x @ y, x.abs() @ y.abs()
     for k in finite.logical_not().nonzero().flatten().tolist():
@@ -404,7 +404,7 @@ def expected_with_specials(X, Y, contraction, structure):
 
 
 def assert_same_specials(C, exact, what="C"):
-    """NaN, +Inf and -Inf stand in C where they stand in `exact`, and nowhere else."""
+    """C has NaN, +Inf and -Inf at the same places as `exact`."""
     for name, test in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         differ = test(C) != test(exact)
         if bool(differ.any()):
@@ -421,13 +421,13 @@ def assert_same_specials(C, exact, what="C"):
 
 @functools.lru_cache
 def cuda_sections():
-    """{name: text} of the CUDA source's strings, as they stand in the file."""
+    """{name: text} of the strings in model_new.py that make up the CUDA source."""
     return dict(re.findall(r'^(_CUDA_\w+) = r"""(.*?)^"""', SOURCE.read_text(), re.MULTILINE | re.DOTALL))
 
 
 def constant(section, name, **known):
-    """The value of an integer constant of a section of the CUDA source, by its name. What it is made of is looked up there, then in the
-    other sections; `known` has what is neither, such as the arguments of a template and sizeof(T)."""
+    """The value of an integer constant of the CUDA source, by its section and its name. Constants in its expression are looked up in the
+    same section first, then in the other sections. `known` has values for all else, such as template arguments and sizeof(T)."""
     for text in (cuda_sections()[section], *cuda_sections().values()):
         found = re.search(rf"\bconstexpr int [^;]*?\b{name} = ([^,;]+)[,;]", text)
         if found:
@@ -442,21 +442,21 @@ def constant(section, name, **known):
 
 
 class Cut(NamedTuple):
-    """How a kernel cuts a product."""
+    """How a kernel divides a product into tiles and k-blocks."""
 
-    edge: int  # rows, or columns, of the largest tile that CTAs compute together
-    block: int  # k of a k-block
-    stages: int  # of the pipeline
+    edge: int  # rows or columns of the largest tile that a CTA or a cluster computes
+    block: int  # k per k-block
+    stages: int  # stages of the pipeline
 
 
 def classes(cut):
-    """N mod edge: all that differ in how the last tile and its k-blocks are cut; edge stands for 0."""
+    """The residues N mod edge that differ in how the last tile and its k-blocks are cut. The edge itself stands for 0."""
     inside = {at + more for at in range(0, cut.edge, cut.block) for more in (0, 1)}
     return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
 
 
 def cuts():
-    """{name: the Cut of a kernel, or of one of its plans}."""
+    """{name: Cut} of each kernel, or of each of its plans."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
     half = [constant("_CUDA_HALF", "kStages", kWide=wide) for wide in (0, 1)]
     mma = {
@@ -483,13 +483,13 @@ def cuts():
 
 
 def hooked(text, definitions):
-    """The text of model_new.py with C++ text in place of its line `// [hooks]`, such as #defines of what the hooks below it ask for."""
+    """The text of model_new.py with `definitions` in place of its line `// [hooks]`: #defines of the names that the hooks below it test."""
     changed, count = re.subn(r"^// \[hooks\]$", lambda _: definitions, text, flags=re.MULTILINE)
     assert count == 1, f"{SOURCE.name} needs one line '// [hooks]'; it has {count}"
     return changed
 
 
-# Behind it sections that launch nothing compile as C++.
+# Sections of the CUDA source that launch nothing compile as C++ after this text.
 HOST_PRELUDE = r"""
 #include <algorithm>
 #include <cmath>
@@ -510,7 +510,7 @@ using std::min;
 
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
 
-# An extension module in a few lines of C++, which takes little time to compile: answer() is ANSWER.
+# A small extension module, which compiles quickly. Its function answer() returns ANSWER.
 SMALL_EXTENSION = r"""
 #include <Python.h>
 #define INIT_(name) PyInit_##name
@@ -522,22 +522,22 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
 """
 
 
-# _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.
-# Kernels read memory by other types than it was written by, which device code may. A program runs where it was compiled; fma is what the
-# source calls so, and nothing else.
+# -fno-strict-aliasing: kernels read memory by other types than it was written by, which device code may do. _FORTIFY_SOURCE: some
+# distributions' compilers set it, so every machine sets it and shows what it would abort. -march=native: a program runs where it was
+# compiled. -ffp-contract=off: the compiler makes no fma that the source does not call.
 HOST_FLAGS = ["-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-march=native", "-ffp-contract=off"]
 
 
 def host_program(room, name, parts, optimise="-O1"):
-    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which fails with what the program found wrong,
-    and returns what it printed.
+    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which returns what the program printed. It fails
+    with that text if the program found something wrong.
 
-    -O1 makes of compiling and running together the least time; -Og does for a program that is large and runs briefly.
+    With -O1 compiling and running together take the least time. -Og is for programs that are large and run briefly.
     """
     (room / f"{name}.cpp").write_text("\n".join(parts))
     call = functools.partial(subprocess.run, capture_output=True, text=True, cwd=room)
     built = call([COMPILER, *HOST_FLAGS, optimise, "-c", f"{name}.cpp"])
-    # Some are run a thousand times, and begin in a third of the time with their libraries in them, where those are there
+    # Linked statically, if the libraries are installed: some programs run a thousand times, and then start in a third of the time
     for static in [] if built.returncode else [["-static"], []][optimise == "-pthread" :]:
         built = call([COMPILER, *static, optimise, "-o", name, f"{name}.o"])
         if built.returncode == 0:
