@@ -1947,7 +1947,7 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 // ---- mma kernel: the kernel.
 
 // Sums and writes a CTA's split of a tile. kUnit, see BlockCopier, is kUnitStrides or kAnyStrides.
-constexpr bool kUnitStrides = true, kAnyStrides = false;
+[[maybe_unused]] constexpr bool kUnitStrides = true, kAnyStrides = false;
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {

@@ -1,10 +1,11 @@
-"""Kernels without a GPU: CUDA source compiled by the C++ compiler, run by a scheduler of its own.
+"""Kernels without a GPU: the C++ compiler compiles the CUDA source, and a scheduler of fibres runs it.
 
-Every thread of a cluster is a fibre; what CUDA does for a warp, a CTA or a cluster (barriers, shuffles, mma and wgmma, copies on their
-way, sums sent to another CTA) stands in PRELUDE. Copies arrive and products are done either at once, or as late as the kernel allows: what
-a barrier is missing for shows in one of the two. What an operand does not have is NaN in memory, and so is C before it is written.
+Each thread of a cluster is a fibre. PRELUDE implements what CUDA does for a warp, a CTA or a cluster: barriers, shuffles, mma and wgmma,
+asynchronous copies, and messages between CTAs. Copies arrive, and tensor cores multiply, either at once or as late as the kernel allows.
+A missing barrier shows in one of the two. C, shared memory and the elements that an operand does not have hold NaN beforehand.
 
-A program is PRELUDE, parts of the source (each through on_host, if it has shared memory), PRODUCT, and a main that calls run_product.
+A program is PRELUDE, sections of the source (each through on_host, if it declares shared memory), PRODUCT, and a main that calls
+run_product.
 """
 
 import re
@@ -18,14 +19,14 @@ STATIC = re.compile(r"__shared__ (alignas\(\d+\) )?((?:struct \{.*?^ *\}|[\w:]+)
 
 
 def on_host(section):
-    """A section of the CUDA source with its shared memory in the emulated CTA's: dynamic memory at its begin, variables behind that."""
+    """A section of the CUDA source whose shared memory lies in the emulated CTA: dynamic memory first, then the variables."""
 
     def variables(declaration):
         alignment, kind, names = declaration.groups(default="")
         lines = []
         for declarator in re.split(r", (?![^\[]*\])", names):
             name = re.match(r"\w+", declarator)[0]
-            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # has the type and the alignment, and is a key
+            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # a static variable with the type and the alignment
             lines.append(f"{alignment}static {kind} {stand_in}; auto& {name} = IN_SHARED_MEMORY({name}_stand_in);")
         return " ".join(lines)
 
@@ -33,7 +34,7 @@ def on_host(section):
 
 
 def as_variable(section, name):
-    """A section whose constant `name` is a variable without a value, which the program sets."""
+    """A section whose integer constant `name` is a variable, which the program sets."""
     section, count = re.subn(rf"\bconstexpr int {name} = [^;,]+;", f"int {name};", section)
     assert count == 1, f"the section has {count} lines 'constexpr int {name} = ...;', and should have one"
     return section
@@ -63,7 +64,7 @@ constexpr int kArch = 800;
 #else
 constexpr int kArch = 900;
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
-#define NV_IF_TARGET(target, code) NV_CODE code   // all of 9.0 is here
+#define NV_IF_TARGET(target, code) NV_CODE code   // Hopper is every target that the source asks for
 #endif
 #define NV_CODE(...) __VA_ARGS__
 #define __device__
@@ -82,7 +83,7 @@ struct alignas(16) float4 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
-  uint4& operator=(const uint4& v);   // to shared memory: a fence has to follow
+  uint4& operator=(const uint4& v);   // notes a write to shared memory, which needs a fence before tensor cores read it
 };
 template <typename T>
 void __stcs(T* to, T value) {
@@ -100,7 +101,7 @@ inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __uint_as_float(uint32_t v) { return bits_as<float>(v); }
 inline float __int_as_float(int v) { return bits_as<float>(v); }
 
-// 16-bit elements, and the way there and back, rounded to nearest.
+// 16-bit elements, converted from float (rounded to nearest) and to float.
 struct __half {
   uint16_t bits;
   __half() = default;
@@ -125,7 +126,7 @@ inline __half::__half(float v) : bits(0x7FFF) {
   const uint32_t word = __float_as_uint(std::fabs(v));
   if (std::fabs(v) >= 65520.0f)
     bits = static_cast<uint16_t>(sign | 0x7C00);
-  else if (word < 113u << 23)   // a denormal one in units of 2^-24, as what stands behind 0.5 is; a carry goes into the exponent by itself
+  else if (word < 113u << 23)   // a denormal: adding 0.5 rounds to units of 2^-24; a carry into the exponent gives the right bits
     bits = static_cast<uint16_t>(sign | (__float_as_uint(std::fabs(v) + 0.5f) - __float_as_uint(0.5f)));
   else if (!std::isnan(v))
     bits = static_cast<uint16_t>(sign | ((word - (112u << 23) + 0xFFF + (word >> 13 & 1)) >> 13));
@@ -161,14 +162,15 @@ inline __nv_bfloat16::__nv_bfloat16(float v) : bits(0x7FFF) {
 [[noreturn]] void fail(const char* what) {
   std::printf("%s\n", what);
   std::fflush(stdout);
-  std::_Exit(1);   // without destructors: they would free the stack that this runs on
+  std::_Exit(1);   // calls no destructor: one would free the stack that this fibre runs on
 }
 
-// ---- A cluster: its CTAs, their warps, their threads.
+// ---- A cluster with its CTAs, warps and threads.
 
 int block_threads;
 
-// Where a fibre goes on. swapcontext asks the kernel for the signal mask each time; longjmp to another stack aborts under _FORTIFY_SOURCE.
+// The state of a fibre that another one has taken over from. swapcontext is slow, since it asks the system for the signal mask each time.
+// longjmp to another stack aborts under _FORTIFY_SOURCE.
 #if defined(__x86_64__)
 struct Context {
   void* stack;
@@ -183,7 +185,7 @@ asm(".text\n"
     "ret\n");
 void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
   void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + size) / 16 * 16);
-  *--top = nullptr;   // where `begin`, which does not return, would
+  *--top = nullptr;   // the return address of `begin`, which never returns
   *--top = reinterpret_cast<void*>(begin);
   for (int u = 0; u < 6; ++u) *--top = nullptr;
   context.stack = top;
@@ -199,30 +201,31 @@ void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
 void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 #endif
 
-struct Rendezvous {   // of so many threads, again and again; whether any has voted for something, this time and the last
+// A barrier that threads use repeatedly. They may vote: `vote` is this turn's result so far, `any` is the last turn's.
+struct Rendezvous {
   int came = 0, turn = 0;
   bool vote = false, any = false;
 };
-struct Fragments {   // of mma, as numbers: rows of A, columns of B, each with all its k
+struct Fragments {   // the operands of an mma instruction, as numbers: [row of A][k] and [column of B][k]
   double rows[16][16], cols[8][16];
 };
 struct Warp {
   Rendezvous meeting;
-  uint32_t brought[2][32][6];   // what lanes bring to a meeting of an even turn, and of an odd one: it is there until they have met again
+  uint32_t brought[2][32][6];   // [turn % 2][lane]: what lanes exchange at a meeting; it stays until the meeting after next
   Fragments fragments[2];
 };
 struct Block {
   int rank;
   unsigned char* memory;
-  size_t bytes, taken;   // of its memory; and of those, the dynamic ones and variables
-  std::vector<std::pair<const void*, void*>> variables;   // by their stand-ins
+  size_t bytes, taken;   // of the shared memory; taken: by dynamic memory and variables
+  std::vector<std::pair<const void*, void*>> variables;   // (stand-in, address)
   Rendezvous meeting;
   std::vector<Warp> warps;
-  std::vector<Rendezvous> teams;   // of named barriers
-  int left = 0;      // of its threads, not done yet: with the last of them its shared memory goes
-  int written = 0;   // of them, those that have written
+  std::vector<Rendezvous> teams;   // named barriers
+  int left = 0;      // threads that have not ended; the shared memory is gone with the last one
+  int written = 0;   // threads that have written to shared memory and passed no fence since
 };
-// What is asked for and done later, with what it takes, where it stands: std::function would look for memory elsewhere.
+// A function object that is called later. It is stored here, while std::function would allocate memory.
 template <typename Result, int kBytes>
 struct Later {
   Result (*call)(const void*) = nullptr;
@@ -237,17 +240,17 @@ struct Later {
 };
 struct Thread {
   Context context;
-  Later<bool, 16> can_go_on;   // what it waits for; none: it has not begun
-  Thread* next;                // round and round through the cluster
+  Later<bool, 16> can_go_on;   // the condition that it waits for; empty before it has begun
+  Thread* next;                // the next thread of the cluster; the last one's is the first
   unsigned x;
   bool done = false;
   Block* block;
-  std::vector<Later<void, 32>> copies;     // asked for, and not yet there
-  std::vector<size_t> groups;              // how many copies had been asked for at the end of each
-  std::vector<Later<void, 88>> products;   // asked for, and not yet waited for
-  std::vector<size_t> batches;             // how many products had been asked for at the end of each
-  int met = 0;                             // how often it has arrived at the cluster's barrier
-  bool written = false;                    // to shared memory, and no fence since; the block counts such threads
+  std::vector<Later<void, 32>> copies;     // cp.async copies that have not arrived
+  std::vector<size_t> groups;              // the number of copies at the end of each commit group
+  std::vector<Later<void, 88>> products;   // wgmma products that have not been computed
+  std::vector<size_t> batches;             // the number of products at the end of each commit group
+  int met = 0;                             // how often the thread has arrived at the cluster's barrier
+  bool written = false;                    // see Block::written
 };
 struct Cluster {
   int number, size, came = 0;
@@ -256,18 +259,18 @@ struct Cluster {
 Cluster* cluster;
 Thread* current;
 Context all_are_done;
-bool late, products_late;   // copies arrive, products are done, as late as the kernel allows
-int behind = -1;   // a warp of each CTA that goes on only where no other can
-bool all_finite;   // elements, and their products
-std::vector<std::function<void()>> engine;   // copies by tensor maps that are on their way: late, until all wait for one
+bool late, products_late;   // whether copies, and wgmma products, are done as late as the kernel allows
+int behind = -1;   // the warp of each CTA that goes on only when no other thread can; -1: none
+bool all_finite;   // all elements and all sums are finite
+std::vector<std::function<void()>> engine;   // bulk copies and tensor-map copies that have not arrived; if late, one arrives when all wait
 
-int64_t events = 0;   // that somebody may have waited for
+int64_t events = 0;   // the number of events that a thread may have waited for
 
-// Threads take turns, each until it waits for what does not hold yet. One that cannot go on is not switched to.
+// Threads take turns: each runs until it waits for a condition that does not hold. A thread that cannot go on is not switched to.
 void switch_to_next() {
-  static int64_t looked = -1;   // after so many events nobody could go on but the warp that is behind
+  static int64_t looked = -1;   // `events` when only the warp that is behind could go on
   Thread *const from = current, *next = from;
-  bool all = behind < 0 || looked == events;   // whether it is the turn of the warp that is behind, too
+  bool all = behind < 0 || looked == events;   // whether the warp that is behind may go on, too
   auto waits = [&] { return (!all && int(next->x / 32) == behind) || next->done || (next->can_go_on.call && !next->can_go_on()); };
   do {
     next = next->next;
@@ -306,7 +309,7 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
   meet(meeting, threads);
   return meeting.any;
 }
-// The kernels of 64 x 64 tiles vote for sums to be made again. Where all is finite that would hide what was multiplied wrong.
+// The kernels of 64 x 64 tiles vote here on whether to sum again. If everything is finite, a second sum would hide a wrong product.
 int votes = 0;
 int __syncthreads_or(int vote) {
   const bool any = meet_or(current->block->meeting, block_threads, vote);
@@ -325,10 +328,10 @@ T __shfl_sync(uint32_t, T value, int lane) {
   return bits_as<T>(brought[lane][0]);
 }
 
-// ---- What stands in the section "PTX", by name.
+// ---- The functions of the section "PTX".
 
 constexpr int kRankShift = 24;
-uint32_t memory_begin;   // the address at which a CTA's memory begins: aligned as its type, or its kernel, asks for, and no more
+uint32_t memory_begin;   // the address of a CTA's shared memory, aligned as its type or kernel asks for, and no more
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(current->block->rank) << kRankShift |
          static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory) + memory_begin;
@@ -342,7 +345,7 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 }
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met, ++events; }
-inline void cluster_wait() {   // nobody arrives once more before all have come
+inline void cluster_wait() {   // no thread arrives at the next phase before all have arrived at this one
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
 }
@@ -356,7 +359,7 @@ inline float4 load_in_peer(uint32_t at) {
 }
 struct Barrier {
   int32_t bytes;
-  uint8_t arrivals, count, phase, begun;   // arrivals: that this phase still waits for
+  uint8_t arrivals, count, phase, begun;   // arrivals: how many this phase still waits for
   void change(int more_bytes, int came) {
     if (!begun || came > arrivals) fail("a barrier that is not there, or has been arrived at too often");
     bytes += more_bytes, arrivals -= came;
@@ -370,7 +373,7 @@ inline void arrive(void* barrier, int bytes) {
   const int phase = b.phase;
   b.change(bytes, 1);
   if (b.phase == phase) return;
-  current->can_go_on = [] { return true; };   // those that have waited go on first: they are not to rely on what comes behind an arrival
+  current->can_go_on = [] { return true; };   // waiting threads run first: they must not rely on what this thread does after its arrival
   switch_to_next();
 }
 inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { arrive(barrier, bytes); }
@@ -378,7 +381,7 @@ inline void barrier_arrive_at(uint32_t barrier) {
   there(barrier);
   arrive(at_address(barrier), 0);
 }
-inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end of a phase of this parity
+inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // waits until the phase with this parity has ended
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
   wait_until([&b, parity] { return b.phase % 2 != parity; });
 }
@@ -398,7 +401,7 @@ uint4& uint4::operator=(const uint4& v) {
   if (at < current->block->bytes) note_written();
   return *this;
 }
-// A variable in the CTA's shared memory, aligned as it asks for and no more. Its stand-in is a static variable of its type.
+// A variable in the CTA's shared memory, aligned as it asks for and no more. Its stand-in is a static variable with its type.
 #define IN_SHARED_MEMORY(stand_in) in_shared_memory(stand_in, __alignof__(stand_in))
 constexpr size_t kVariableBytes = 49 * 1024;
 template <typename T>
@@ -420,7 +423,7 @@ void store_shared(uint32_t at, const T& v) {
   std::memcpy(at_address(at), &v, sizeof(T));
   note_written();
 }
-namespace ptx {   // of cuda::ptx, what is called by its own name
+namespace ptx {   // the functions of cuda::ptx that the source calls directly
 enum Space { space_global, space_shared, space_cluster };
 inline uint32_t get_sreg_clusterid_x() { return cluster->number; }
 inline void mbarrier_init(uint64_t* barrier, uint32_t count) {
@@ -435,7 +438,7 @@ inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parit
 }  // namespace ptx
 inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
 template <typename All>
-void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {   // what is done, of which so many groups are not
+void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {   // removes the first `count`, and all groups but `pending`
   all.erase(all.begin(), all.begin() + count);
   ends.erase(ends.begin(), ends.end() - pending);
   for (size_t& end : ends) end -= count;
@@ -472,11 +475,11 @@ T* next_address(T* at, int64_t step) {
   return at + step;
 }
 
-// What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes, or in one.
-// One lane looks for all.
+// Fails at a bank conflict: the `count` addresses that a warp accesses together must differ modulo 128 bytes, or be the same. One lane
+// checks the addresses of all lanes.
 inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
   if (current->x % 32 != first) return;
-  uint32_t seen[32] = {};   // by bank; 1: address 0
+  uint32_t seen[32] = {};   // [bank]: the address plus 1, or 0
   for (int lane = first; lane < first + count; ++lane) {
     const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
     if (at % bytes || at >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
@@ -486,7 +489,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
 }
 template <typename T>
 T load_shared(uint32_t at) {
-  constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes
+  constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes that read together
   if (at >> kRankShift != block_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[current->x % 32][0] = at;
@@ -509,9 +512,9 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   }
 }
 
-// Eight products of tf32 added to a sum as tensor cores do it, by the models of MMA-Sim (github.com/microsoft/MMA-Sim), which its authors
-// compared with GPUs: what lies so many bits below the largest exponent is cut off; Ampere and Ada take the products in two halves. It
-// takes three times as long, so where nothing is made to be cut off they are summed in float64.
+// Adds eight tf32 products to a sum as tensor cores do, by the models of MMA-Sim (github.com/microsoft/MMA-Sim). Its authors compared them
+// with GPUs. Bits that lie kBits or more below the largest exponent are cut off. Ampere and Ada add the products in two halves. This takes
+// three times as long as float64 sums, which serve where no test is about bits that are cut off.
 bool cuts_off = false;
 inline float tensor_core_sum(float sum, const double* a, const double* b) {
   constexpr int kBits = kArch >= 900 ? 25 : 24, kTerms = kArch >= 900 ? 8 : 4;
@@ -531,12 +534,12 @@ inline float tensor_core_sum(float sum, const double* a, const double* b) {
   return sum;
 }
 
-// s += A B, 16 x 8, by 16 k of a 16-bit type, eight of float32, whose last bits the tensor cores do not see; or four of float64.
+// s += A B for 16 x 8 sums. An instruction has 16 k for 16-bit types, 8 for float32 (tensor cores ignore its last 13 bits), 4 for float64.
 template <typename T>
 void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
   Fragments& of = warp().fragments[warp().meeting.turn % 2];
-  constexpr int kPer = 4 / sizeof(T), kAll = 8 * kPer;   // elements of a register, and of k
+  constexpr int kPer = 4 / sizeof(T), kAll = 8 * kPer;   // elements per register; k per instruction
   auto bring = [&](double* row, uint32_t bits) {
     for (int k = 0; k < kPer; ++k)
       if constexpr (sizeof(T) == 4)
@@ -567,18 +570,16 @@ void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     for (int k = 0; k < 4; ++k) s[u] = std::fma(of.rows[u / 2 * 8 + g][k], of.cols[2 * t + u % 2][k], s[u]);
 }
 
-// sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
-// they read B when the products are waited for.
-inline uint32_t swizzled_address(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }   // and the other way round
+inline uint32_t swizzled_address(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }   // its own inverse
 inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
   if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
   return at;
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-// The last lane of a warp to come here does what all of them have asked for, product by product, but for so many batches; what others
-// read in the meantime is the same, and so are what their lanes find out about it (numbers_of).
-int multiplying = 0;   // if not zero, which time this is
+// The last lane of a warp that arrives computes the products of all lanes, one after the other, except for the `pending` last groups.
+// Shared memory does not change meanwhile, so that numbers_of may keep what it has converted.
+int multiplying = 0;   // the number of this call, or 0
 void multiply(size_t pending) {
   static int times = 0;
   Rendezvous& meeting = warp().meeting;
@@ -594,12 +595,14 @@ void multiply(size_t pending) {
     for (current = first; current < first + 32; ++current) drop(current->products, end, current->batches, pending);
     current = last, multiplying = 0;
   }
-  meet(meeting, 32);   // none goes on, and gives a stage back, before all have multiplied
+  meet(meeting, 32);   // no lane releases a stage before all lanes have multiplied
 }
 inline void warpgroup_commit_batch() {
   current->batches.push_back(current->products.size());
   if (!products_late) multiply(0);
 }
+// sum (+)= A B for 64 x 64 sums and 8 k. A comes from registers, B from swizzled rows of 128 bytes, which are read when the product is
+// computed. Both are truncated to tf32.
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4;
   if (current->block->written) fail("multiplied what was written without a fence");
@@ -613,8 +616,8 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   for (int r = 0; r < 2; ++r)
     for (int k = 0; k < 8; ++k) rows.k[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
   current->products.push_back([=, &sum]() __attribute__((optimize("O3"))) {
-    for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // those of row g; two on stands that of row g + 8
-      const uint32_t at = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // of the column
+    for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // sum[u] is in row g, and sum[u + 2] in row g + 8
+      const uint32_t at = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // the column's address
       double all[2] = {add ? sum[u] : 0.0, add ? sum[u + 2] : 0.0};
       for (int four = 0; four < 8; four += 4) {   // 16 bytes
         uint32_t bits[4];
@@ -633,7 +636,7 @@ void warpgroup_wait() {
   multiply(kPending);
 }
 
-// ---- What Hopper's kernels need besides.
+// ---- Atomics, registers, tensor maps and wgmma.
 
 struct BlockIndex {
   unsigned x;
@@ -672,11 +675,11 @@ void warpgroup_reg_alloc() {}
 template <int kRegisters>
 void warpgroup_reg_dealloc() {}
 
-// A tensor map: three dimensions of 16-bit elements, the nearest first; and its boxes of 64 x 64, in rows of 128 bytes with their swizzle.
+// A tensor map of three dimensions of 16-bit elements, the contiguous one first. Its boxes are swizzled rows of 64 elements.
 struct CUtensorMap {
   const uint16_t* data;
   int64_t size[3], stride[3];
-  int rows;   // of a box
+  int rows;   // rows per box
 };
 inline void prefetch_tma_descriptor(const CUtensorMap&) {}
 inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int at2, uint32_t barrier) {
@@ -686,7 +689,7 @@ inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int 
     for (int row = 0; row < map.rows; ++row)
       for (int col = 0; col < 64; col += 8) {   // 16 bytes
         const int64_t at[3] = {at0 + col, at1 + row, at2};
-        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));   // of those that exist
+        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));   // the elements that exist
         for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
         for (int d = 1; d < 3; ++d)
           if (at[d] < 0 || at[d] >= map.size[d]) end = 0;
@@ -721,14 +724,14 @@ void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   std::memcpy(brought[lane] + 1, w, sizeof(w));
   meet(warp().meeting, 32);
   no_conflict(brought, lane / 8 * 8, 8, 16);
-  for (int e = 0; e < 8; ++e) {   // the row, or column, lane % 8 of matrix lane / 8
+  for (int e = 0; e < 8; ++e) {   // an element of row (or column) lane % 8 of matrix lane / 8
     const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
     const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
     std::memcpy(at_address(at) + 2 * e, &element, 2);
   }
 }
 
-// Every 16-bit number as a float: an emulation does little else than look here.
+// Every 16-bit number as a float, in a table: converting them would take most of the time.
 template <typename T>
 const float* wide_numbers() {
   static const std::vector<float> all = [] {
@@ -739,19 +742,19 @@ const float* wide_numbers() {
   return all.data();
 }
 
-// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found,
-// the others of a warpgroup find again, as long as the bytes are the same, which the first of a warp looks at: else all time would go by in
-// looking numbers up.
+// An operand in shared memory as numbers, for 16 k and kLines lines, with each thread's columns side by side. The threads of a warpgroup
+// share what one of them has converted, as long as the bytes are the same: converting is most of the work. The first thread of a warp
+// compares the bytes.
 using Two = double __attribute__((vector_size(16)));
 using Four = double __attribute__((vector_size(32)));
 template <typename T, int kLines, int kMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
-  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
+  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // contiguous bytes, which hold 64 lines, or one
   struct Found {
     const unsigned char* from = nullptr;
     int time = 0;
     uint64_t bytes[kSpans][kSpan / 8];
-    Two numbers[16][4][kLines / 8];   // by k, by thread % 4
+    Two numbers[16][4][kLines / 8];   // [k][thread % 4]
   };
   static std::vector<Found> all(61);
   const unsigned char* const from = memory + operand;
@@ -774,7 +777,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
   return found.numbers;
 }
 
-// sums += A B of 64 x kN and 16 k, both in shared memory.
+// sum (+)= A B for 64 x kN sums and 16 k. Both operands are in shared memory.
 template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
   if (current->block->written) fail("multiplied what was written without a fence");
@@ -784,14 +787,14 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
     const float* const wide = wide_numbers<T>();
     const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
-    Four rows[16];   // rows g and g + 8 of the warp's
+    Four rows[16];   // [k]: rows g and g + 8 of the warp's 16 rows
     for (int r = 0; r < 2; ++r)
       for (int k = 0; k < 16; ++k) {
         const int line = warp * 16 + r * 8 + g;
         const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
         rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
       }
-    Four all[kN / 8];   // of these rows, and the columns that are this thread's
+    Four all[kN / 8];   // sums of these rows and of the thread's columns
     auto* const one_by_one = reinterpret_cast<double*>(all);
     for (int u = 0; u < kN / 2; ++u) one_by_one[u] = add ? sum[u] : 0.0;
     for (int k = 0; k < 16; ++k)
@@ -811,14 +814,14 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
 inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-// What packing reports while tiles are taken: here whoever has just taken number 1 sees it, and nobody else.
+// A word that packing writes while tiles are taken. Only a cluster that has just taken tile number 1 sees it; other clusters read 0.
 const unsigned long long *late_report = nullptr, *taken = nullptr;
 template <typename T>
 T load_relaxed(const T* at) {
-  static int times = 0;   // since somebody has told others something
+  static int times = 0;   // reads since the last event
   static int64_t at_event = 0;
   if (std::exchange(at_event, events) != events) times = 0;
-  if (++times > 3000000) fail("a split waits for one that nobody computes");
+  if (++times > 3000000) fail("a thread waits in a loop for a word that no other thread writes");
   return static_cast<const void*>(at) == late_report && *taken != 2 ? 0 : *at;
 }
 inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
@@ -856,10 +859,10 @@ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
   for (int rank = 0; rank < 2; ++rank)
     bring(address_in_peer(shared_address(to), rank), from, bytes, address_in_peer(shared_address(barrier), rank));
 }
-// ---- Runs one cluster after the other.
+// ---- Running clusters, one after the other.
 
 std::function<void()> body;
-int left;   // threads that are not done
+int left;   // threads that have not ended
 void thread_main() {
   body();
   current->done = true, --current->block->left;
@@ -870,14 +873,14 @@ template <typename Memory>
 void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
                  uint32_t begin = std::is_empty_v<Memory> ? 1024 : alignof(Memory)) {
   block_threads = threads_of_block;
-  static const size_t stack_size = 68 * 1024 + 320;   // no power of two: else all stacks take the same few places of the caches
-  static size_t stacks_size = 0;   // of one cluster after the other; not a vector, which would write to all of them
+  static const size_t stack_size = 68 * 1024 + 320;   // no power of two, so that stacks do not compete for the same cache lines
+  static size_t stacks_size = 0;   // all clusters use the same stacks; a vector would write to all of them
   static std::unique_ptr<char[]> stacks;
   if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
   Cluster here = {number, size};
   memory_begin = begin;
   constexpr size_t kBytes = (sizeof(Memory) + kVariableBytes + 1023) / 1024 * 1024;
-  std::vector<unsigned char> memory(size * kBytes + 1024, 0xFF);   // as floats NaN
+  std::vector<unsigned char> memory(size * kBytes + 1024, 0xFF);   // NaN, as floats
   here.blocks.resize(size);
   unsigned char* next = memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024;
   for (int rank = 0; rank < size; ++rank) {
@@ -901,7 +904,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
 }
 
 
-// ---- What the launchers' own code launches with. Clusters come one after the other, each over shared memory that holds NaN.
+// ---- Launches, for the launchers' own code.
 constexpr int cudaErrorInvalidConfiguration = 9;
 void check(int error) {
   if (error) fail("a launch failed");
@@ -937,7 +940,7 @@ using Condition = std::variant<std::false_type, std::true_type>;
 Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 template <auto kKernel>
 void allow_shared_memory(int) {}
-int clusters_there = 0;   // room for clusters on the GPU
+int clusters_there = 0;   // how many clusters the GPU holds at once
 template <typename... Arguments>
 int cudaOccupancyMaxActiveClusters(int* clusters, const Arguments&...) {
   return *clusters = clusters_there, 0;
@@ -951,14 +954,38 @@ void launch_kernel(const Launch& launch, const Arguments&... arguments) {
   body = [&] { kKernel(arguments...); };
   run_clusters(launch);
 }
+
+// ---- Comparisons.
+
+// Compares elements with what they should be. Prints the worst of those that are off by more than their bound.
+struct Comparison {
+  int64_t elements = 0, wrong = 0;
+  double worst = 0;   // error over bound
+  char text[200];
+  void add(int batch, int row, int col, double got, double expected, double bound) {
+    ++elements;
+    const bool finite = std::isfinite(expected);
+    const double error = finite ? std::fabs(got - expected) : std::isnan(expected) ? !std::isnan(got) : got != expected;
+    if (finite ? error <= bound : error == 0) return;
+    const double excess = finite && bound > 0 && !std::isnan(error) ? error / bound : INFINITY;
+    if (wrong++ && excess <= worst) return;
+    worst = excess;
+    std::snprintf(text, sizeof(text), "[%d, %d, %d] (batch, row, column), is %.9g, not %.9g; error %.3g, bound %.3g", batch, row, col, got,
+                  expected, std::fabs(got - expected), bound);
+  }
+  bool failed() const {
+    if (wrong) std::printf("%lld of %lld elements are wrong. The worst, %s\n", (long long)wrong, (long long)elements, text);
+    return wrong > 0;
+  }
+};
 """
 
 
 PRODUCT = r"""
-// ---- One product and its truth.
+// ---- A product, compared with float64 sums.
 
 template <typename T>
-struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, neighbours `near` apart, and NaN in between
+struct Matrix {   // a batch of matrices, stored by rows or by columns, with neighbours `near` apart, a pitch, and NaN in between
   int rows, cols, near, pitch;
   bool by_rows;
   int64_t size;
@@ -985,7 +1012,7 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
   int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
-// By vectors, whatever the rest is compiled by.
+// Compiled to vector instructions, whatever the optimisation of the program.
 __attribute__((optimize("O3"))) void add_terms(double x, const double* __restrict y, double* __restrict sum, double* __restrict magnitude,
                                                int from, int to) {
   for (int col = from; col < to; ++col) {
@@ -994,10 +1021,16 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
   }
 }
 
-// Its arguments are contraction, structure, m, n, k, batches, late (below zero: products alone; 2 w + 2 further from it: warp w is behind),
-// whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are
-// padded, and the kind of their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric
-// product, with a mask of its own. compute(p) runs the kernel.
+// Calls compute(p), which runs the kernel, and compares C. The arguments are integers:
+//   1 to 6   contraction, structure, m, n, k, batches
+//   7        0: copies and products are done at once; 1: as late as possible; -1: only products are late. 2 w + 2 further from zero: warp w
+//            of each CTA goes on only when no other thread can
+//   8, 9     how X and Y are stored: 0 by columns, 1 by rows; 2 and 3 likewise, with neighbours two elements apart
+//   10, 11   padding of the rows or columns of X and Y; padding of the rows of C
+//   12       the kind of elements, below; + 10: all of a symmetric product is computed; + 20: Y is X, with a mask of its own
+// Kinds of elements: 0 uniform between -1 and 1; 1 sums beyond the scale of the tf32 kernel; 2 elements beyond it; 3 denormals; 4 an Inf in
+// a corner of X (late: of Y); 5 sums that are rounded the same way at each k-block; 6 an Inf in each row of X; 7 as 0, but operands have
+// finite elements where NaN stands else; 8 an Inf in a block on the diagonal; 9 terms that tensor cores cut off.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
@@ -1012,7 +1045,7 @@ int run_product(char** arguments, const Compute& compute) {
   const bool one = a[11] / 10 == 2;
   Matrix<T>& y = c_mask == kSymmetric || one ? x : another;
   Matrix<T> c(m, n, true, a[10], batches);
-  if (kind == 7)   // what the operands do not have is finite: no sum is then made again on the exact path because it was read
+  if (kind == 7)   // so that reading an element outside the mask gives a wrong sum, and not a NaN, which the exact path would repair
     for (Matrix<T>* of : {&x, &another})
       for (T& element : of->memory) element = 1000.0f;
   uint64_t state = 1;
@@ -1024,22 +1057,22 @@ int run_product(char** arguments, const Compute& compute) {
         for (int col = 0; col < of->cols; ++col)
           if (has(of == &x ? x_mask : y_mask, row, col) || (one && has(y_mask, row, col))) {
             double v = 2 * uniform() - 1;
-            if (kind == 1) v *= of == &x ? 1e30 : 1e4;     // sums beyond the first scale
-            if (kind == 2) v *= of == &x ? 1e36 : 1e-36;   // an element beyond it, and sums that are small
-            if (kind == 3) v *= of == &x ? 1e-42 : 1e30;   // denormals
-            if (kind == 5) {   // from 1 to 2, the same after 64 of k: a total of many sums is rounded the same way each time
-              const bool down = of == &x ? contraction == kTN : contraction != kNT;   // k are rows
+            if (kind == 1) v *= of == &x ? 1e30 : 1e4;
+            if (kind == 2) v *= of == &x ? 1e36 : 1e-36;
+            if (kind == 3) v *= of == &x ? 1e-42 : 1e30;
+            if (kind == 5) {   // from 1 to 2, with a period of 64 in k
+              const bool down = of == &x ? contraction == kTN : contraction != kNT;   // whether k counts rows
               const int earlier_row = down ? row - 64 : row, earlier_col = down ? col : col - 64;
               v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : double(of->at(batch, earlier_row, earlier_col));
             }
-            if (kind == 9) {   // in each 16 terms one is large, and tensor cores cut all others off
+            if (kind == 9) {   // one of 16 terms is large, and tensor cores cut the other 15 off
               const int at = ((of == &x ? contraction == kTN : contraction != kNT) ? row : col) % 16;
               const double small = (2 - 0x1p-10) * (of == &x ? 0x1p-12 : at >= 4 && at % 4 == 3 ? 0x1p-14 : 0x1p-13);
               v = at ? small : 1 + 0x1p-11 - 0x1p-23;
             }
             of->at(batch, row, col) = static_cast<float>(v);
           }
-  Matrix<T>& of = late ? y : x;   // which has an Inf: in a corner, or in a block on the diagonal, below it
+  Matrix<T>& of = late ? y : x;   // the matrix with an Inf
   const bool upper = (late ? y_mask : x_mask) == kUpper;
   if (kind == 4) of.at(0, of.rows - 1, upper ? of.cols - 1 : 0) = INFINITY;
   if (kind == 8) (upper ? of.at(0, of.rows / 2 + 8, of.cols - 34) : of.at(0, of.rows - 34, of.cols / 2 + 8)) = INFINITY;
@@ -1058,17 +1091,18 @@ int run_product(char** arguments, const Compute& compute) {
   describe_masks(p, structure, contraction);
   if (a[11] / 10 == 1) p.c_lower = p.symmetric = 0;
   compute(p);
-  if (p.symmetric)   // what a launch behind does: the upper half is the lower one, which tests/test_family.py looks at on a GPU
+  if (p.symmetric)   // in place of the kernel `mirror`, which the program does not launch
     for (int batch = 0; batch < batches; ++batch)
       for (int row = 0; row < m; ++row)
         for (int col = 0; col < row; ++col) c.at(batch, col, row) = c.at(batch, row, col);
 
-  // The result is rounded once
+  // A 16-bit result is rounded once
   const double half_ulp = sizeof(T) >= 4 ? 0 : std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
   const double per_term = sizeof(T) == 8 ? (k + 1) * 0x1p-52 : kind == 9 ? 1.5e-6 : 1e-6;
   const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
 
-  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y by rows of k; the sums of a row of c
+  Comparison comparison;
+  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // Y as [k][n]; the sums of a row of C
   for (int batch = 0; batch < batches; ++batch) {
     for (int i = 0; i < k; ++i)
       for (int col = 0; col < n; ++col)
@@ -1079,7 +1113,7 @@ int run_product(char** arguments, const Compute& compute) {
         const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
         if (!has(x_mask, x_row, x_col)) continue;
         const double x_wide = x.at(batch, x_row, x_col);
-        int from = 0, to = n;   // the columns that have this term
+        int from = 0, to = n;   // the columns of C that have this term
         auto clip = [&](int mask, bool up_to, int at) {
           if (mask == kLower || mask == kUpper) up_to == (mask == kLower) ? to = min(to, at + 1) : from = max(from, at);
         };
@@ -1087,22 +1121,18 @@ int run_product(char** arguments, const Compute& compute) {
         add_terms(x_wide, &y_wide[static_cast<size_t>(i) * n], exact.data(), magnitude.data(), from, to);
       }
       for (int col = 0; col < n; ++col) {
-        const double got = c.at(batch, row, col), sum = exact[col];
-        const bool right = !has(c_mask, row, col) ? got == 0
-                           : std::isnan(sum)      ? std::isnan(got)
-                           : !std::isfinite(sum)  ? got == sum
-                                                  : std::fabs(got - sum) <= per_term * magnitude[col] + half_ulp * std::fabs(sum) + least;
-        if (!right) {
-          std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, row, col, got, sum, magnitude[col]);
-          return 1;
-        }
+        const bool exists = has(c_mask, row, col);
+        const double bound = exists ? per_term * magnitude[col] + half_ulp * std::fabs(exact[col]) + least : 0;
+        comparison.add(batch, row, col, c.at(batch, row, col), exists ? exact[col] : 0, bound);
         if (c_mask == kSymmetric && std::memcmp(&c.at(batch, row, col), &c.at(batch, col, row), sizeof(T))) {
-          std::printf("product %d, element %d, %d has other bits than what stands opposite", batch, row, col);
+          std::printf("product %d, element %d, %d has other bits than its mirror image: %.9g and %.9g\n", batch, row, col,
+                      double(c.at(batch, row, col)), double(c.at(batch, col, row)));
           return 1;
         }
       }
     }
   }
+  if (comparison.failed()) return 1;
   std::printf("all holds\n");
   return 0;
 }
@@ -1114,5 +1144,5 @@ void describe_masks(Product& p, int structure, int contraction) {{
 
 
 def hopper_skeleton(model):
-    """The skeleton of Hopper's kernels, with the pipeline that it counts on."""
+    """The skeleton of Hopper's kernels, with the pipeline that it uses."""
     return marked("pipeline") + on_host(model._CUDA_SKELETON)

@@ -86,6 +86,7 @@ struct Result {
     const float* const end = static_cast<const float*>(p.c) + p.batches * p.m * p.n;
     for (const float& v : memory)
       if ((&v < p.c || &v >= end) && v != 77.0f) fail("written beyond C");
+    Comparison comparison;
     for (int batch = 0; batch < p.batches; ++batch) {
       const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
       const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
@@ -101,13 +102,11 @@ struct Result {
             }
           const double got = c_of<float>(p, batch)[i * p.c_row + j * p.c_col];
           if (std::isfinite(magnitude) && magnitude > 0x1p127) continue;   // parts of the sum may be Inf
-          const bool right = !std::isfinite(magnitude) ? std::isnan(sum) ? std::isnan(got) : got == sum
-                                                       : std::fabs(got - sum) <= (p.tf32 ? 1.1e-3 : 1.5e-6) * magnitude + p.k * 1.5e-45;
-          if (right && (std::isfinite(magnitude) || infinite)) continue;
-          std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, i, j, got, sum, magnitude);
-          fail("not right");
+          if (!std::isfinite(magnitude) && !infinite) fail("a sum of finite elements is not finite");
+          comparison.add(batch, i, j, got, sum, (p.tf32 ? 1.1e-3 : 1.5e-6) * magnitude + p.k * 1.5e-45);
         }
     }
+    if (comparison.failed()) fail("a product is wrong");
   }
 };
 

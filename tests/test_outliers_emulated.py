@@ -101,15 +101,9 @@ int main(int, char** arguments) {
       };
       run_cluster<Memory>(0, 1, kTileThreads);
     }
-  double worst = 0;
-  for (int e = 0; e < n * n; ++e) {
-    const double error = std::fabs(c.at(0, e / n, e % n) - exact[e]);
-    if (magnitude[e] ? !(error <= 6e-7 * magnitude[e]) : error != 0) {
-      std::printf("element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", e / n, e % n, c.at(0, e / n, e % n), exact[e], magnitude[e]);
-      return 1;
-    }
-    worst = magnitude[e] ? max(worst, error / magnitude[e]) : worst;
-  }
+  Comparison comparison;
+  for (int e = 0; e < n * n; ++e) comparison.add(0, e / n, e % n, c.at(0, e / n, e % n), exact[e], 6e-7 * magnitude[e]);
+  if (comparison.failed()) return 1;
   std::printf("all holds\n");
 }
 """
