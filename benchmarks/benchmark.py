@@ -3,14 +3,16 @@
     python benchmarks/benchmark.py                       every suite that this machine is for
     python benchmarks/benchmark.py --suite forward host  some of them; then tables.py and figures.py write documents and figures
 
-Suites, for a CUDA GPU: `forward`, `problems`, `backward`, `batch` and `mma`, whose cases are rows of measure_products (`mma` is the kernel
-that every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `family`, `host`, `determinism`, `build`. The others run only if
-asked for, and of these `registers` needs no GPU; `cpu` is for the CPU, the default where there is no GPU. Each says at its head what it is.
+These suites run on a CUDA GPU by default: `forward`, `problems`, `backward`, `batch` and `mma`, whose cases are rows of measure_products,
+and `family`, `host`, `determinism` and `build`. (`mma` measures the kernel that every GPU from Ampere on has, in a process with
+TRIL_MATMUL_PATH=mma.) Other suites run only if they are named. `registers` needs no GPU. `cpu` is the default where there is no GPU. The
+docstring of each suite says what it measures.
 
-GPU time is measured by events around one call, after 256 MB were written so that the L2 holds none of the input, and as if the host took no
-time; all sides take turns, so that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other).
-What others disturb is measured again, at most twice. Errors are against float64, on random rows and columns where all would be too many. A
-time whose result is not right is a failure. docs/results.md has the rest. Exit status: 0, or 1 if anything failed, or 2 for bad arguments.
+GPU time is the time between events around one call. Before each call 256 MB are written, so that the L2 holds none of the input. The GPU
+waits until the host has launched everything, so that host time does not count. All sides take turns, so that they see the same clocks;
+torch.utils.benchmark and triton.testing would time one function after the other. A row that other processes disturb is measured again, at
+most twice. Errors are relative to float64; large results are compared in random rows and columns. A row whose result is wrong is a failure.
+docs/results.md has the rest. Exit status: 0, or 1 if anything failed, or 2 for bad arguments.
 """
 
 import argparse
@@ -42,23 +44,23 @@ sys.path.insert(0, str(ROOT))  # check.py lies there
 
 import check  # noqa: E402
 
-FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far, and what KernelBench writes
+FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far; KernelBench writes as much
 MIN_TRIALS = 5
-MOST_ATTEMPTS = 3  # at a row, while calls lie so far apart that others must have used the machine
-ROW_SECONDS = 1.0  # of measuring, for one row; large sizes get fewer trials
-WARM_SECONDS = 0.1  # before a row: an idle GPU runs at a fraction of its clock
-FULL_ERROR_EDGE = 8192  # up to here every element is compared
-SAMPLED_LINES = 256  # rows and columns that are compared beyond
+MOST_ATTEMPTS = 3  # per row, while times vary so much that other processes must have used the machine
+ROW_SECONDS = 1.0  # to measure one row; large sizes get fewer trials
+WARM_SECONDS = 0.1  # of calls before a row, since an idle GPU runs at a fraction of its clock
+FULL_ERROR_EDGE = 8192  # the largest side of a result that is compared in every element
+SAMPLED_LINES = 256  # rows and columns that are compared of larger results
 
 HALF_SIZES = (64, 256, 512, 1000, 1024, 2048, 3000, 4096, 8192)
 CHECKS = [(problem, "float32", "auto") for problem in ("lower", "upper", "transposed_a")]  # dtype, TRIL_MATMUL_PATH, options
 CHECKS += [("lower", "float32", "auto", "--tf32"), ("lower", "float16", "auto"), ("lower", "float32", "mma")]
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
-HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # of check.py's
+HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # names of distributions in check.py
 DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))  # N of a product whose columns are spread; a batch, and its N
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-HOST_CALLS = 100  # without waiting; few enough that the queue of launches never fills
+HOST_CALLS = 100  # in a row, without waiting for the GPU; few enough that the queue of launches never fills
 WARM_IMPORTS = 3
 positive = check.number(int, 1, 10**9)
 
@@ -68,18 +70,18 @@ positive = check.number(int, 1, 10**9)
 
 @torch.no_grad()
 def product_errors(X, Y, results, keep=None):
-    """The normwise and worst componentwise errors of several results for the product X @ Y, or for the part of it that `keep` leaves, and
-    over what they were taken. Where the bound is zero, anything but the truth counts as infinite; a NaN stays one.
+    """[(normwise error, worst componentwise error)] of several results for the product X @ Y, and a phrase that says which elements were
+    compared. `keep` selects the part of the product that exists. An error where the bound is zero counts as infinite; a NaN stays one.
 
-    X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64. Without Y: of the inverse of X, which
-    is lower triangular.
+    X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64. If Y is None, the results are inverses
+    of X, which is lower triangular.
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if keep is None and Y is not None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
         i, j = (torch.randperm(lines, device=X.device)[:SAMPLED_LINES] for lines in (X.shape[-2], Y.shape[-1]))
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
-    keep = keep or (torch.tril if Y is None else torch.as_tensor)  # the latter leaves a tensor as it is
+    keep = keep or (torch.tril if Y is None else torch.as_tensor)  # torch.as_tensor leaves a tensor as it is
     truth = check.Truth(X, Y, keep, inverse=Y is None)
     norm, errors = keep(truth.high).norm().item(), []
     for C in results:
@@ -90,7 +92,7 @@ def product_errors(X, Y, results, keep=None):
 
 
 def error_limit(dtype, terms, reference_worst, tf32=False):
-    """The componentwise error that a result may have: what check.py allows, and the rounding of a 16-bit result."""
+    """The componentwise error that a result may have: what check.py allows, plus the rounding of a 16-bit result."""
     rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
     return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
@@ -102,7 +104,7 @@ class Bench:
         self.device, self.solution_file, self.trials, self.seed, self.sizes = device, Path(solution), trials, seed, sizes
         self.on_gpu = device != "cpu"
         self.synchronize = torch.cuda.synchronize if self.on_gpu else torch.cpu.synchronize
-        self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)  # of rows that are measured at one size only
+        self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)  # the size of rows that are measured at one size only
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
     solution = functools.cached_property(lambda self: load(self.solution_file))
@@ -110,18 +112,18 @@ class Bench:
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
     def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
-        """A and B, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads those."""
+        """A and B as check.py draws them. Triangular matrices hold zeros outside their triangle, because the reference reads them whole."""
         draw = check.Draw(self.seed, inputs, torch.device(self.device))
         return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
     def sides(self, *operands, problem="lower"):
-        """The reference and ours, as calls for these operands."""
+        """{side: a call without arguments} for the reference and for ours, with these operands."""
         prefix = check.PROBLEMS[problem].prefix
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
     def others(self, prepare, *operands):
-        """What else computes these operands' product, as calls, and why some of it does not."""
+        """{name: a call} for the other ways to compute the product of these operands, and {name: why not} for unavailable ones."""
         calls, skipped = {}, {}
         for name, prepared in prepare.items():
             try:
@@ -131,18 +133,20 @@ class Bench:
         return calls, skipped
 
     def path_of(self, A, B, problem="lower"):
-        """Which path computes this product, as the solution itself says."""
+        """What the solution's own `explain` says of this product, its path above all."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
 
     def alternate(self, calls):
-        """Times the calls, each of which has a name, in turn; all once more, at most twice, if others disturbed one of them. Returns their
-        spreads by these names, and how many trials and attempts there were."""
+        """Times the named calls in turn. If other processes disturbed one of them, all are timed again, at most twice. Returns the spread
+        of each call by its name, and the number of trials and of attempts."""
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else check.Moment
 
         def rounds(number, ahead=0.0):
             marks = [(name, moment(), moment()) for _ in range(number) for name in calls]
             if ahead and self.on_gpu:
-                torch.cuda._sleep(int(2e9 * ahead))  # cycles: a GPU that waits for a slow host would have the host's time in its own
+                torch.cuda._sleep(
+                    int(2e9 * ahead)
+                )  # cycles, in which the host gets ahead: a GPU that waits for the host would count the host's time
             asked = time.perf_counter()
             for name, start, end in marks:
                 self._flushed.fill_(1)  # so that the L2 holds none of the input
@@ -153,7 +157,7 @@ class Bench:
             self.synchronize()
             return marks, asked
 
-        rounds(1)  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache; the first event of a process takes longer
+        rounds(1)  # loads kernels, lets cuBLAS choose its algorithm, and fills the allocator's cache; a process's first event takes longer
         start = time.perf_counter()
         _, asked = rounds(1)
         trials = max(MIN_TRIALS, min(self.trials, int(ROW_SECONDS / (time.perf_counter() - start))))
@@ -167,7 +171,7 @@ class Bench:
 
 
 def load(path):
-    """Import a file by its path, under its own name as `import` would."""
+    """Imports a file by its path, under the name that `import` would give it."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -178,8 +182,9 @@ def load(path):
 
 
 def environment(bench, commit=None):
-    """Where and of what the numbers are. The commit is that of the checkout, and says if the files that decide the numbers differ."""
-    gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)  # a command's output; None if it fails
+    """What a record says of the machine, the versions and the files. The commit is the checkout's, with a note if files that decide the
+    numbers differ from it."""
+    gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)  # ask: a command's output, or None
     git = f"git -C {shlex.quote(str(ROOT))}"
     found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
     changed = ask(f"{git} status --porcelain -- model_new.py reference_model.py check.py judge 'benchmarks/*.py'")
@@ -199,7 +204,7 @@ def environment(bench, commit=None):
 
 
 class Record:
-    """The rows of one suite: printed and written as they come, so that a run which is cut off leaves what it had."""
+    """The rows of one suite. Each is printed and written when it is measured, so that a run that is cut off leaves its rows."""
 
     NOT_PRINTED = {"group", "tf32", "fallback", "compared", "trials", "useful_flop", "within_contract"}
 
@@ -209,11 +214,11 @@ class Record:
 
     @contextlib.contextmanager
     def row(self, label):
-        """Measures one row; an exception costs this row alone. Gives what says of it that something else failed."""
+        """A context that measures one row. An exception costs only this row. It yields a function that reports another failure."""
         try:
             yield lambda message: self.fail(f"{label}: {message}")
         except Exception as error:
-            traceback.print_exc(limit=-4)  # the calls nearest to it
+            traceback.print_exc(limit=-4)  # the innermost calls
             self.fail(f"{label}: {type(error).__name__}: {error}")
 
     def fail(self, message):
@@ -227,32 +232,32 @@ class Record:
         self.write()
 
     def add_timed(self, bench, row, calls, errors=(), limit=None, fail=None):
-        """Times the sides of a row in turn and adds it: times and errors of each, and the ratio. With a limit on our worst error,
-        the row fails beyond it."""
+        """Times the sides of a row in turn and adds the row, with times and errors of each side and the ratio. The row fails if our worst
+        error exceeds `limit`."""
         row |= bench.alternate(calls)
         for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
             row[side] |= {"norm_error": norm, "worst_error": worst}
         row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
         row |= {} if limit is None else {"within_contract": worst <= limit}
         self.add(row)
-        if not row.get("within_contract", True):  # nor is a NaN
+        if not row.get("within_contract", True):  # a NaN is not within it either
             fail(f"worst error {worst:.2e}, but at most {limit:.2e} may be")
 
     def write(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".part")
         unfinished.write_text(json.dumps(self.content, indent=1) + "\n")
-        unfinished.replace(self.path)  # so that nobody ever reads half a record
+        unfinished.replace(self.path)  # so that the file is a whole record at any time
 
 
 def earlier_rows(path, described):
-    """The rows of the same file on the same kind of device that an earlier run has left there."""
+    """The rows that an earlier run left at `path`, if they are of the same solution on the same kind of device."""
     rows = json.loads(path.read_text())["rows"] if path.is_file() else []
     return [row for row in rows if all(row[key] == described[key] for key in ("solution_sha256", "device"))]
 
 
 def printed(value):
-    """A row's value as a line has it: of a side, '2728.1 (2720.0 to 2741.3) us', and its normwise and worst errors."""
+    """A row's value as it is printed. A side becomes '2728.1 (2720.0 to 2741.3) us', with its normwise and worst errors."""
     if isinstance(value, dict) and "median_us" in value:
         value = {name: each for name, each in value.items() if isinstance(each, float)}
         median, low, high, _, *errors = value.values()
@@ -264,7 +269,8 @@ def printed(value):
 
 
 def measure(bench, record, group, problem, dims, dtype, inputs):
-    """One row: a problem forward, or, as `lower, dA, dB`, with both gradients. dims is (N,) or (batch, N); of A.T @ B it is (K, M, N)."""
+    """Measures one row: a problem forward or, as in `lower, dA, dB`, with both gradients. dims is (N,), (batch, N), or (K, M, N) for
+    A.T @ B."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
     *shapes, (*_, M, N) = check.PROBLEMS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
@@ -280,13 +286,13 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             raise RuntimeError(f"the {forced} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
         if group == "peers":
-            del row["tf32"]  # here the name of a side
+            del row["tf32"]  # which is the name of a side here
             others, row["skipped"] = bench.others(bench.peers.PEERS, A, B)
             calls |= others
         multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
-        row["useful_flop"] = 2 * batch * multiply_adds * (3 if gradients else 1)  # what the mathematics needs
+        row["useful_flop"] = 2 * batch * multiply_adds * (3 if gradients else 1)  # the operations that the mathematics needs
         if gradients:
-            G = torch.rand(A.shape, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
+            G = torch.rand(A.shape, device=bench.device).to(dtype)  # also above the diagonal, where neither side may use it
             A.requires_grad_(), B.requires_grad_()
             calls = {side: lambda call=call: torch.autograd.grad(call(), (A, B), G) for side, call in calls.items()}
             (dA, dB), low = zip(*(call() for call in calls.values()), strict=True), G.tril()
@@ -297,7 +303,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
-            # One may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
+            # Some sides are less exact than ours: TF32 rounds operands to 11 bits, and `blocked` rounds a 16-bit result once per block.
             less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
             for side, (_, worst) in zip(calls, errors, strict=True):
                 if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
@@ -306,13 +312,13 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
 
 
 def measure_products(suite, bench, record):
-    """The suites whose rows are products; `mma` with TRIL_MATMUL_PATH=mma set before the file is imported, see main; `peers` beside what a
-    user could pick instead, and nothing is timed there if anybody's result is wrong."""
+    """The suites whose rows are products. `mma` needs TRIL_MATMUL_PATH=mma before the file is imported, see main. `peers` compares with
+    what a user could pick instead, and times a row only if every side's result is right."""
     if suite == "peers" and bench.peers.triton is not None:
         record.content["versions"]["triton"] = bench.peers.triton.__version__
     half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
     own, special, alone, transposed = bench.sizes, [bench.special], bench.sizes is None, {"problem": ["transposed_a"]}
-    for name, group, sizes, other in (  # a size is N, or dims as measure() has them
+    for name, group, sizes, other in (  # a size is N, or dims as measure() takes them
         ("forward", "sizes", own or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
         ("forward", "hard", special, {"inputs": HARD_INPUTS}),
         ("forward", "dtypes", special, {"dtype": ["float64"]}),
@@ -343,19 +349,19 @@ def measure_products(suite, bench, record):
 
 
 def suite_family(bench, record):
-    """The other products of triangular and symmetric matrices, and the inverse, beside what is written today."""
+    """The other products of triangular and symmetric matrices, and the inverse, beside what users of PyTorch write today."""
     draw, half, alone = check.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
     ours, cublas = bench.solution, bench.peers
-    family = {  # what -> number of drawn matrices, X and Y that are multiplied (without Y, X is inverted), our function
+    family = {  # what: (number of drawn matrices, the X and Y that are multiplied (without Y, X is inverted), our function)
         "X X^T": (1, lambda A: (A, A.mT), ours.gram),
         "L X": (2, lambda A, B: (A.tril(), B), ours.triangular_matmul),
         "L L^T": (1, lambda A: ((L := A.tril()), L.mT), functools.partial(ours.gram, structure="lower")),
         "L U": (2, lambda A, B: (A.tril(), B.triu()), ours.lu_matmul),
         "L^-1": (1, lambda A: (A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device), None), ours.triangular_inverse),
     }
-    for what, shapes, dtypes, further in (  # a further side: what makes its call, of X and Y
+    for what, shapes, dtypes, further in (  # further: {side: a function of X and Y that makes its call}
         ("X X^T", squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"], {"cublas": lambda X, Y: cublas.ssyrk(X)}),
         ("L X", squares, half, {"cublas": cublas.strmm}),
         ("L X", small[:2] * alone, half[:1], {"copy": lambda X, Y: Y.clone}),
@@ -376,7 +382,7 @@ def suite_family(bench, record):
                 calls = {"reference": today, "ours": functools.partial(function, *drawn)}
                 calls |= bench.others(further, X, Y)[0]
                 results = {side: call() for side, call in calls.items() if side != "copy"}
-                if what == "X X^T" and "cublas" in results:  # which writes one half
+                if what == "X X^T" and "cublas" in results:  # cuBLAS writes one half
                     results["cublas"] += results["cublas"].tril(-1).mT
                 errors, row["compared"] = product_errors(X, Y, results.values())
                 limit = error_limit(X.dtype, 1 if Y is None else X.shape[-1], errors[0][1])
@@ -386,9 +392,9 @@ def suite_family(bench, record):
 def suite_limits(bench, record):
     """The parts of a product beside the whole, in turn.
 
-    Three float16 products of N^3 / 6 multiply-adds each, which is what float32 accuracy takes from float16 tensor cores and no tile more,
-    are as many as one of N x N/2 by N/2 x N. Both operands, two triangles of float32, are N x N elements to be read and, as pairs of
-    float16, to be written. C is N x N elements to be written. None of these knows a triangle: there are no diagonals to lose time at.
+    Float32 accuracy takes three float16 products of N^3 / 6 multiply-adds each. A product of N x N/2 by N/2 x N has as many. Both
+    operands, two triangles of float32, are N x N elements that are read and, as pairs of float16, written. C is N x N elements that are
+    written. None of these parts knows of triangles, so that none loses time at diagonals.
     """
     for N in bench.sizes or (1024, 2048, 4096, 8192):
         with record.row(f"limits {N}"):
@@ -403,7 +409,8 @@ def suite_limits(bench, record):
 
 
 def suite_infinite(bench, record):
-    """What one Inf costs, by where it stands, and what nothing but NaN, in turn with the reference and with finite operands."""
+    """What one Inf costs, depending on its place, and what operands of NaN alone cost. The reference and finite operands take turns with
+    them."""
     N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
     for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
@@ -423,7 +430,7 @@ def suite_infinite(bench, record):
 
 
 def suite_host(bench, record):
-    """Host time a call: many calls in a row without waiting for the GPU."""
+    """Host time per call, over many calls in a row that do not wait for the GPU."""
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
     functions["tril_matmul"] = bench.solution.tril_matmul
     A, B = bench.inputs("lower", (64, 64), (64, 64))
@@ -433,17 +440,17 @@ def suite_host(bench, record):
         code += "; grad(C, (A, B), G)" * mode.endswith("backward")
         A.requires_grad_(grad), B.requires_grad_(grad)
         with record.row(f"host {mode}"), torch.set_grad_enabled(grad):
-            for name in [*functions] * (bench.trials + 2):  # in turns
+            for name in [*functions] * (bench.trials + 2):  # the functions take turns
                 names = {"function": functions[name], "grad": torch.autograd.grad, "A": A, "B": B, "G": G}
                 times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
-            row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two warm up
+            row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two calls warm up
             record.add({**row, "ours_minus_matmul_us": row["tril_matmul"]["median_us"] - row["torch.matmul"]["median_us"]})
 
 
 def suite_determinism(bench, record):
-    """Counts runs whose result is not bitwise that of the first run."""
+    """Counts runs whose result differs from the first run's in any bit."""
     model = bench.solution.ModelNew()
     sizes = [(N, 200) for N in bench.sizes or ()] or ((1000, 1000), (4096, 1000))
     for (N, runs), inputs in itertools.product(sizes, ("uniform", "normal", "lognormal, sigma 3")):
@@ -456,7 +463,7 @@ def suite_determinism(bench, record):
                 fail(f"{different} of {runs} runs differ from the first")
 
 
-# In a process of its own, because an import happens once. What CUDA takes to start is in `import_s`, as a user has it.
+# Runs in a process of its own, because a process imports a file once. `import_s` includes the start of CUDA, as a user's import does.
 STEPS_PROBE = """
 import sys, time
 for step in sys.argv[1:]:
@@ -467,7 +474,7 @@ for step in sys.argv[1:]:
 
 
 def run(*command, seconds=300, accepted=(0,), **environment):
-    """What subprocess.run says of a command. Raises RuntimeError if it ends with another status than the accepted ones."""
+    """The result of subprocess.run for a command. Raises RuntimeError if the exit status is not one of the accepted ones."""
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds)
     if done.returncode not in accepted:
         raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
@@ -475,7 +482,7 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 
 def suite_build(bench, record):
-    """Seconds that an import and a first call take, cold (the kernels are compiled) and warm."""
+    """Seconds that an import and a first call take: cold, when the kernels are compiled, and warm."""
     file = bench.solution_file.resolve()
     steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
     steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
@@ -488,7 +495,7 @@ def suite_build(bench, record):
 
 
 def suite_check(bench, record):
-    """What check.py says, each time in processes of its own."""
+    """The verdicts and times of check.py, which runs in processes of its own."""
     always = [sys.executable, str(ROOT / "check.py"), "--solution", str(bench.solution_file), "--device", bench.device, "--batches"]
     always += ["--size", str(max(bench.sizes))] if bench.sizes else []
     for problem, dtype, path, *more in CHECKS:
@@ -502,7 +509,7 @@ def suite_check(bench, record):
 
 
 def suite_devices(bench, record):
-    """What examples/distributed.py says of two GPUs. It computes with the model_new.py beside it."""
+    """The rows of examples/distributed.py on two GPUs. It computes with the model_new.py of this repository."""
     for size, *batch in DEVICE_RUNS:
         with record.row(f"devices, {size}"), tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(ROOT / "examples" / "distributed.py")]
@@ -518,12 +525,12 @@ def find_nvcc():
 
 
 def nvcc_version():
-    """Of the compiler that find_nvcc finds, or None."""
+    """The version of the nvcc that find_nvcc finds, or None."""
     return collect_env.run_and_parse_first_match(collect_env.run, shlex.join([find_nvcc() or "nvcc", "--version"]), r"V([\d.]+)")
 
 
 def ptxas_report(sources, flags, architecture):
-    """What ptxas says of the CUDA source compiled for one architecture. Raises RuntimeError."""
+    """What ptxas reports when the CUDA source is compiled for one architecture. Raises RuntimeError if nvcc fails."""
     if find_nvcc() is None:
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
@@ -534,7 +541,7 @@ def ptxas_report(sources, flags, architecture):
 
 
 def kernels_of(report):
-    """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] of what ptxas says; with a kernel, the functions that it calls."""
+    """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] from ptxas's report. A kernel includes the functions that it calls."""
     found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
         stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
@@ -544,12 +551,12 @@ def kernels_of(report):
 
 
 def serialized(report):
-    """What ptxas says of kernels in which it lets no wgmma begin before the one ahead has ended."""
+    """The lines in which ptxas reports that it serializes wgmma instructions, so that each waits for the one before."""
     return [line for line in report.splitlines() if "wgmma" in line and "serialized" in line]
 
 
 def suite_registers(bench, record):
-    """Registers, stack and spills of every kernel, the mma kernel among them, by ptxas. Needs nvcc, and no GPU."""
+    """Registers, stack and spills of every kernel, as ptxas reports them. Needs nvcc, and no GPU."""
     record.content["versions"]["nvcc"] = nvcc_version()
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}") as fail:
@@ -573,20 +580,20 @@ PROFILED_METRICS = {  # ncu's name -> ours
     "dram__bytes_read.sum": "dram_read",
     "dram__bytes_write.sum": "dram_written",
 }
-PROFILED_KERNELS = ("pack_blocks", "tile_product", "product_behind")  # torch's own, which make inputs, are left out
+PROFILED_KERNELS = ("pack_blocks", "tile_product", "product_behind")  # without torch's kernels, which make the inputs
 PROFILED_CALLS = 3  # the last is recorded
 PROFILED = f"""import sys, torch; sys.path.insert(0, sys.argv[1]); import model_new; torch.manual_seed(0)
 A, B = model_new.get_inputs(); [model_new.tril_matmul(A, B) for _ in range({PROFILED_CALLS})]; torch.cuda.synchronize()"""
 
 
 def suite_profile(bench, record):
-    """What ncu counts in each kernel of one product at N = 4096."""
+    """The metrics of ncu for each kernel of one product at N = 4096."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
     command += ["-k", f"regex:{'|'.join(PROFILED_KERNELS)}", sys.executable, "-c", PROFILED, str(bench.solution_file.parent)]
     said, kernels = run(*command).stdout, {}
     for cell in csv.DictReader(line for line in said.splitlines() if line.startswith('"')):
         kernel = kernels.setdefault(int(cell["ID"]), {"kernel": re.search(r"\w+(?=[<(])", cell["Kernel Name"]).group()})
-        with contextlib.suppress(ValueError):  # ncu writes n/a for what a GPU does not count
+        with contextlib.suppress(ValueError):  # ncu writes n/a for a metric that a GPU does not have
             kernel[PROFILED_METRICS.get(cell["Metric Name"])] = [float(cell["Metric Value"].replace(",", "")), cell["Metric Unit"]]
     if not kernels:
         raise RuntimeError(f"ncu has seen no kernel:\n{said[-2000:]}")
@@ -600,11 +607,11 @@ GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host
 WITHOUT_GPU = ("registers", "cpu")
 IF_ASKED = ("check", "peers", "limits", "infinite", "profile", "devices")
 SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in GPU_SUITES + IF_ASKED + WITHOUT_GPU}
-FORCED = "mma"  # the suite of the path that has its name
+FORCED = "mma"  # the suite that runs with TRIL_MATMUL_PATH=mma
 
 
 def run_suite(name, bench, folder, commit=None):
-    """Run one suite and write its record. Returns the list of what failed."""
+    """Runs one suite and writes its record. Returns the messages of what failed."""
     described = environment(bench, commit)
     versions = ", ".join(f"{key} {value}" for key, value in described["versions"].items() if value)
     print(f"\n== {name}: {described['device']}, {versions}, commit {described['commit']}, {described['date']}", flush=True)
@@ -615,8 +622,8 @@ def run_suite(name, bench, folder, commit=None):
     record.content["seconds"] = round(time.perf_counter() - start, 1)
     record.write()
     print(f"   {record.content['seconds']} s, written to {record.path}", flush=True)
-    with contextlib.suppress(RuntimeError):  # after a CUDA error, which is reported already; `build` can still run
-        torch.cuda.empty_cache()  # the next suite's sizes differ; without a GPU it does nothing
+    with contextlib.suppress(RuntimeError):  # raised after a CUDA error, which is reported already; `build` can still run
+        torch.cuda.empty_cache()  # since the next suite has other sizes
     return record.content["failures"]
 
 
@@ -646,19 +653,19 @@ def parse_arguments(arguments):
 
 def main(arguments):
     given = parse_arguments(arguments)
-    torch.set_float32_matmul_precision("highest")  # what both sides promise float32 for
+    torch.set_float32_matmul_precision("highest")  # both sides promise float32 accuracy with this setting
     failures, threads = [], torch.get_num_threads()
     benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes) for device in ("cuda", "cpu")}
     for name in dict.fromkeys(given.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
-            # In a process of its own, since the variable is read at import, and torch has one operator of a name: a second copy of the
-            # file in this process would run the same kernel.
+            # This suite needs a process of its own: the file reads the variable at import, and torch has one operator per name, so that a
+            # second copy of the file in this process would run the same kernel.
             sys.stdout.flush()
             command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", FORCED]  # the last --suite counts
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode
             failures += [f"{FORCED}: its process ended with status {status}; what failed stands above"] * (status != 0)
             continue
-        torch.set_num_threads(2 if name == "cpu" else threads)  # whatever the machine has, for records to compare; their device says so
+        torch.set_num_threads(2 if name == "cpu" else threads)  # two on any machine, so that records compare; the device's name says so
         failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
     if failures:
         print(f"\n{len(failures)} failed:", *failures, sep="\n  ", file=sys.stderr)

@@ -15,12 +15,13 @@ Sections, each under nine minutes:
     search   float32 operands that change at random, and are kept where the error of long sums came nearer to its bound
     devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
 
-Every element of every result is compared with the product in float64, on the device, by the bound of elementwise_bound
-(or twice what torch's own product is off by, as check.py has it); inverses by that of expected_inverse. The host asks for the outcome once
-in some hundred calls. A call is drawn from the seed and its number, and a wrong one is printed with both: `--call 1234` makes it again.
+Every element of every result is compared with the product in float64, on the device. Its error may be as large as elementwise_bound in
+judge/measures.py says or, as in check.py, twice the error of torch's own product. Inverses have the bound of expected_inverse. The host
+reads the outcomes once in some hundred calls. A call is drawn from the seed and its number. A wrong call is printed with both:
+`--call 1234` makes it again.
 
-DIR/soak.json has a row for each section: what ran, how many calls and how many of them wrong, the worst error beside its bound, memory
-before and after, seconds. Rows of other sections stay there if they are of the same file. The exit status is 0, or 1 if anything was wrong.
+DIR/soak.json has a row for each section: the number of calls and of wrong calls, the worst error over its bound, memory before and after,
+and seconds. Rows of other sections stay in the file if they are of the same solution. The exit status is 0, or 1 if anything was wrong.
 """
 
 import argparse
@@ -61,10 +62,10 @@ CALLS = {
     "large": 0,
     "search": 3_000,
 }
-SECONDS = 500.0  # of a section, at most
-SETTLED = 256  # comparisons between two questions to the device
-STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: of a thread, before a new one takes its place
-GROWTH = 256 << 20  # bytes that a process may come to take on the device beside torch's tensors: kernels that are loaded late
+SECONDS = 500.0  # the most that a section may take
+SETTLED = 256  # comparisons until the host reads their outcomes from the device
+STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: calls of a thread until a new thread replaces it
+GROWTH = 256 << 20  # bytes by which a process's device memory may grow beyond torch's tensors, for kernels that are loaded late
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
 KERNELBENCH = [name for name, problem in check.PROBLEMS.items() if problem.number]
@@ -73,14 +74,14 @@ KERNELBENCH = [name for name, problem in check.PROBLEMS.items() if problem.numbe
 
 
 class Problem(NamedTuple):
-    """What a call computes: C, M x N, whose elements are sums over K, of one operand or two."""
+    """What a call computes: C, an M x N matrix whose elements are sums over K, from one operand or two."""
 
-    function: str  # of the solution; of KernelBench's problems the name in check.PROBLEMS, whose class computes it
+    function: str  # the solution's function; for KernelBench's problems the name in check.PROBLEMS, whose class computes it
     options: dict
-    sides: str  # K, M, N: those that are equal have one letter
-    operands: str  # the sides of A, and of B, as they are stored
-    keep: tuple[Callable, ...]  # of A, of B, of C: what is read, and what there is
-    by_torch: Callable  # C of what is read
+    sides: str  # a letter each for K, M and N; equal sides have the same letter
+    operands: str  # the sides of A and of B, as they are stored
+    keep: tuple[Callable, ...]  # what is read of A, what is read of B, and what exists of C
+    by_torch: Callable  # computes C from what is read
 
     def __str__(self):
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -92,14 +93,14 @@ class Problem(NamedTuple):
         return getattr(solution, self.function)(*operands, **self.options)
 
     def read(self, operands):
-        """The operands, zeros in what is not read, ones on a diagonal that is not."""
+        """The operands with zeros for unread elements, and ones on a diagonal that is not read."""
         read = [keep(V) for keep, V in zip(self.keep, operands, strict=False)]
         if self.options.get("unitriangular"):
             read[0] = read[0] + torch.eye(read[0].shape[-1], dtype=read[0].dtype, device=read[0].device)
         return read
 
     def terms(self, sides):
-        """How many terms a sum has: of C, of dA, of dB."""
+        """The number of terms of a sum in C, in dA and in dB."""
         size = dict(zip("KMN", sides, strict=True))
         return [size["K"], *(size[letter] for operand in self.operands.split() for letter in "KMN" if letter not in operand)]
 
@@ -117,7 +118,7 @@ def solve(L):
 
 
 def table():
-    """Every problem. draw() takes one of the functions first, then one of its rows."""
+    """Yields every problem. draw() chooses one of the functions first, then one of its problems."""
     for name in ("lower", "upper"):
         yield Problem(name, {}, "NNN", "MK KN", (check.PROBLEMS[name].keep,) * 3, torch.matmul)
     yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
@@ -139,23 +140,23 @@ def table():
 
 PROBLEMS = {str(problem): problem for problem in table()}
 FUNCTIONS = {of.function: [name for name, problem in PROBLEMS.items() if problem.function == of.function] for of in PROBLEMS.values()}
-LARGEST_INVERSE = 256  # as far as tests/test_family.py holds an inverse to INVERSE_ERRORS
+LARGEST_INVERSE = 256  # the largest inverse that tests/test_family.py checks
 
 # ---- A call: drawn, made, computed. ----------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
-    """One call, by what it is made of."""
+    """One call, with all that it is made from."""
 
     seed: int
     number: int
     dtype: torch.dtype
     tf32: bool
-    problem: str  # of PROBLEMS
+    problem: str  # a key of PROBLEMS
     sides: tuple[int, int, int]  # K, M, N
     batch: tuple[int, ...]
     broadcast: bool  # B has no batch
-    layouts: tuple[str, ...]  # of the operands and of the gradient of C
+    layouts: tuple[str, ...]  # the layouts of the operands and of the gradient of C
     values: str
     gradients: bool
     stream: int
@@ -168,12 +169,12 @@ class Call(NamedTuple):
 
 
 def between(rng, low, high):
-    """A whole number, every order of magnitude as likely."""
+    """A whole number. Every order of magnitude is equally likely."""
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
 def draw(seed, number, largest=8400, tf32=True):
-    """The call of a number. Four of five are small; every kernel has its share."""
+    """The call with this number. Four of five calls are small, and every kernel has its share."""
     rng = random.Random(f"{seed}/{number}")
     dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
     problem = rng.choice(FUNCTIONS[rng.choice(list(FUNCTIONS))])
@@ -209,13 +210,13 @@ LAYOUTS = {
 
 
 def within(V, more, columns):
-    """V as a part of a matrix that has so many more rows and columns, NaN; the columns are those of the slice."""
+    """V as a part of a larger matrix of NaN, which has more[0] further rows and more[1] further columns. The slice chooses V's columns."""
     room = V.new_full((*V.shape[:-2], V.shape[-2] + more[0], V.shape[-1] + more[1]), math.nan)
     return room[..., more[0] :, columns][..., : V.shape[-1]].copy_(V)
 
 
 def make(call, device):
-    """The operands and the gradient of the result, plain ones. What is to be inverted is well conditioned, but for `smooth`."""
+    """The operands and the gradient of the result, in plain layouts. Matrices to invert are well conditioned, unless they are `smooth`."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
     problem, size, made = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
     for number, letters in enumerate([*problem.operands.split(), "MN"]):
@@ -232,23 +233,24 @@ def make(call, device):
             if call.values == "smooth":
                 V = smooth_factor(rows, device, problem.options["unitriangular"]).expand(shape)
         made.append(V.to(call.dtype))
-    if call.values == "decades":  # an operand that pairs of float16 cannot hold
+    if call.values == "decades":  # pairs of float16 cannot represent this operand
         made[0] *= torch.logspace(-8, 8, made[0].shape[-1], device=device)
     return made
 
 
 def smooth_factor(N, device, unit):
-    """The Cholesky factor of exp(-(x - y)^2), x and y on [0, 5], and 1e-8 on its diagonal: near singular. With `unit` ones on its own."""
+    """The Cholesky factor of the matrix exp(-(x - y)^2), x and y from 0 to 5, plus 1e-8 on its diagonal: nearly singular. With `unit` the
+    factor is scaled to have ones on its diagonal."""
     x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
     L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
     return L / L.diagonal() if unit else L
 
 
-NAMES = ("C", "dA", "dB")  # of results
+NAMES = ("C", "dA", "dB")  # the results of a call
 
 
 def by_torch(call, *given):
-    """{name: result}, of each product of the batch, by torch: C, and the gradients where they are asked for."""
+    """{name: result} by torch, for each product of the batch: C, and the gradients if the call has them."""
     problem = PROBLEMS[call.problem]
     *operands, G = (V.expand(*call.batch, *V.shape[-2:]).detach().requires_grad_(call.gradients) for V in given)
     C = problem.keep[-1](problem.by_torch(*problem.read(operands)))
@@ -257,12 +259,13 @@ def by_torch(call, *given):
 
 
 def in_float64(call, *given):
-    """{name: result} in float64; and of the absolute values, by which errors are measured: all is linear in each operand."""
+    """{name: result} in float64, and {name: the same of the absolute values}, by which errors are measured. Results are linear in each
+    operand."""
     return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
 
 
 def expected(call, *given):
-    """{name: (the result in float64, the bound of each element)}: of C, and of dA and dB where they are asked for."""
+    """{name: (the result in float64, the bound of each element)} for C, and for dA and dB if the call has them."""
     problem, eps, found = PROBLEMS[call.problem], torch.finfo(call.dtype).eps, {}
     if problem.function == "triangular_inverse":
         return expected_inverse(call, *given)
@@ -271,7 +274,7 @@ def expected(call, *given):
         bound = elementwise_bound(call.dtype, terms, exact, magnitude, call.tf32)
         if name == "dA" and problem.function == "gram":  # G + G^T is rounded
             bound += eps / 2 * magnitude
-        if name == "dB" and call.broadcast:  # torch sums it over the batch, and rounds again
+        if name == "dB" and call.broadcast:  # torch sums the gradient over the batch, which rounds again
             rounding = eps + math.prod(call.batch) * min(eps, torch.finfo(torch.float32).eps)
             exact, bound = exact.flatten(0, -3).sum(0), (bound + rounding * magnitude).flatten(0, -3).sum(0)
         found[name] = (exact, bound)
@@ -282,8 +285,8 @@ INVERSE_ERRORS = {torch.float64: 2e-15, torch.float32: 1e-6, torch.float16: 2.0*
 
 
 def expected_inverse(call, L, G):
-    """The same of X = L^-1, whose error is measured by |X| |L| |X|, as that of substitution is; and of dL = -X^T G X^T, two products, each
-    with its own error and those of what it is made of."""
+    """The same for an inverse X = L^-1, whose error is measured by |X| |L| |X|, as the error of substitution is. Its gradient
+    dL = -X^T G X^T is two products; each has its own error and inherits the errors of its operands."""
     problem = PROBLEMS[call.problem]
     (L,) = problem.read([L.double()])
     X = problem.by_torch(L)
@@ -303,7 +306,7 @@ def expected_inverse(call, L, G):
 
 
 def lay_out(call, *given):
-    """Operands and gradient as the call has them: as they lie, NaN in what is not read."""
+    """The operands and the gradient in the call's layouts, with NaN for unread elements."""
     laid = []
     for V, keep, layout in zip(given, PROBLEMS[call.problem].keep, call.layouts, strict=False):
         there = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
@@ -330,16 +333,16 @@ def compute(call, solution, *laid):
 
 
 class Judge:
-    """Compares results with what they should be. Asks the device for many outcomes at once."""
+    """Compares results with what they should be. Reads the outcomes of many comparisons from the device at once."""
 
     def __init__(self, device):
         self.device, self.pending = torch.device(device), []
         self.comparisons, self.wrong, self.worst, self.worst_at = 0, [], 0.0, ""
 
     def compare(self, label, result, exact, bound, excuse=None):
-        """excuse(): how many times its bound the error may be, asked for if it is above it."""
+        """excuse() says how many times the bound the error may be. It is only called if the error exceeds the bound."""
         error = (result.double() - exact).abs_()
-        self.pending.append((label, torch.where(error > 0, error / bound, 0 * error).max(), excuse))  # a NaN stays one
+        self.pending.append((label, torch.where(error > 0, error / bound, 0 * error).max(), excuse))  # an error of NaN stays NaN
         if len(self.pending) >= SETTLED:
             self.settle()
 
@@ -347,7 +350,7 @@ class Judge:
         if not self.pending:
             return
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # the outcomes come from several streams
+            torch.cuda.synchronize(self.device)  # since the outcomes were computed on several streams
         pending, self.pending = self.pending, []
         self.comparisons += len(pending)
         for (label, _, excuse), excess in zip(pending, torch.stack([excess for _, excess, _ in pending]).tolist(), strict=True):
@@ -359,16 +362,16 @@ class Judge:
                 self.worst, self.worst_at = excess / most, str(label)
 
     def take(self, other):
-        """What another judge found counts as this one's."""
+        """Adds the comparisons of another judge."""
         self.comparisons, self.wrong = self.comparisons + other.comparisons, self.wrong + other.wrong
         if not other.worst <= self.worst:
             self.worst, self.worst_at = other.worst, other.worst_at
 
 
 def excuse(call, name, device):
-    """By how much more than the bound without a reference a result may be off, as check.py has it: by twice what torch's own product is off
-    by. 16-bit ones are rounded once besides. (Tensor cores truncate: sums of one sign, squares say, lose more than the root of their
-    number of terms, cuBLAS's too.)"""
+    """By which factor a result's error may exceed its bound: as in check.py, up to twice the error of torch's own product. 16-bit results
+    are also rounded once. (Tensor cores truncate. So sums of one sign, such as squares, lose more than the root of their number of terms,
+    in cuBLAS too.)"""
     problem = PROBLEMS[call.problem]
     if call.dtype == torch.float64 or call.tf32 or problem.function == "triangular_inverse" or (name == "dB" and call.broadcast):
         return 1.0
@@ -382,7 +385,7 @@ def excuse(call, name, device):
 
 
 def judge_call(call, solution, judge):
-    """Computes a call on the current stream and hands its results to the judge."""
+    """Computes a call on the current stream, and has the judge compare its results."""
     given = make(call, judge.device)
     wanted = expected(call, *given)
     for name, result in compute(call, solution, *lay_out(call, *given)).items():
@@ -408,22 +411,23 @@ class Soak:
         return CALLS[section] if self.calls is None else min(CALLS[section], self.calls)
 
     def late(self):
-        """Whether the section's time is over."""
+        """Whether the section has used up its time."""
         return time.perf_counter() - self.started > self.seconds
 
     def streams(self, number=STREAMS):
-        """Streams, for each of which cuBLAS, which computes what results are compared with, has its workspace."""
+        """Streams for which cuBLAS, which computes the expected results, has allocated its workspaces."""
         made = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
         for stream in [None, *made] if self.on_gpu else []:
             with on(stream):
                 for dtype in (torch.float32, torch.float64):
                     V = torch.ones(2, 70, 70, dtype=dtype, device=self.device, requires_grad=True)
-                    for L in (V, V[0]):  # and the thread of autograd has one of its own
+                    for L in (V, V[0]):  # the backward pass allocates the workspace of autograd's thread
                         (L @ L + torch.linalg.solve_triangular(L, L, upper=False)).sum().backward()
         return made
 
     def memory(self):
-        """Bytes of the device: of torch's tensors, and what the process holds once torch keeps none in reserve. None on a CPU."""
+        """Bytes of the device that torch's tensors take, and bytes that the process holds after torch has released its reserve. None on a
+        CPU."""
         if not self.on_gpu:
             return None
         gc.collect()
@@ -433,7 +437,7 @@ class Soak:
 
 
 def held_by_this_process(device):
-    """Bytes of a GPU: as the driver counts them, or, where it does not tell processes apart, those of all."""
+    """Bytes of a GPU that this process holds, as the driver counts them. If the driver does not tell processes apart, the bytes of all."""
     query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-compute-apps=pid,used_memory"]
     with contextlib.suppress(OSError, AttributeError, ValueError):
         said = subprocess.run([*query, "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
@@ -449,7 +453,7 @@ def on(stream):
 
 
 def growth(before, after):
-    """What is wrong about the memory that a section took and did not give back."""
+    """Messages about memory that a section took and did not give back."""
     if before is None:
         return []
     lines = [f"tensors hold {after['tensors'] - before['tensors']} bytes more than before"] if after["tensors"] > before["tensors"] else []
@@ -470,7 +474,7 @@ class Outcome(NamedTuple):
 
 
 class Unavailable(Exception):
-    """This machine cannot run a section."""
+    """Raised if this machine cannot run a section."""
 
 
 def need_gpu(soak):
@@ -489,7 +493,7 @@ def mixed(soak):
         with on(streams[call.stream]):
             judge_call(call, soak.solution, judge)
         number += 1
-        if number == max(1, planned // 10):  # by now every kernel is loaded, and cuBLAS has a workspace for each stream
+        if number == max(1, planned // 10):  # by now every kernel is loaded, and cuBLAS has a workspace per stream
             judge.settle()
             before = soak.memory()
     judge.settle()
@@ -501,7 +505,7 @@ def mixed(soak):
 
 
 def threads(soak):
-    """Each of eight takes the next hundred calls, on a stream of its own, and leaves; a new thread comes in its place."""
+    """Each of eight threads makes the next hundred calls on a stream of its own and ends. A new thread replaces it."""
     planned, total = soak.planned("threads"), Judge(soak.device)
     lock, state, failures = threading.Lock(), {"next": 0, "done": 0, "before": None}, []
 
@@ -532,7 +536,7 @@ def threads(soak):
             thread.start()
             thread.join()
 
-    soak.streams(0)  # torch loads what solves before threads ask for it: it refuses those that ask at once
+    soak.streams(0)  # loads torch's solver first: torch refuses when several threads load it at once
     takers = [threading.Thread(target=take) for _ in range(THREADS)]
     for taker in takers:
         taker.start()
@@ -544,8 +548,8 @@ def threads(soak):
 
 # ---- Section: memory. ------------------------------------------------------------------------------------------------
 
-STEP = 2 << 20  # bytes: torch's allocator asks the driver for multiples of these
-MEMORY_CALLS = [  # of one or two allocations, and of many: workspaces, copies of what tensor maps cannot describe, packed operands
+STEP = 2 << 20  # bytes; torch's allocator asks the driver for multiples of this
+MEMORY_CALLS = [  # with one or two allocations, and with many: workspaces, copies for tensor maps, packed operands
     (torch.float32, "lower", 300, (), "rows"),
     (torch.float32, "lower", 1500, (), "rows"),
     (torch.float32, "upper", 1500, (2,), "columns"),
@@ -557,7 +561,7 @@ MEMORY_CALLS = [  # of one or two allocations, and of many: workspaces, copies o
 
 
 def take_reserve(device, total):
-    """Tensors that fill what torch holds in reserve within its segments, so that each allocation has to ask for more."""
+    """Tensors that fill torch's reserve, so that each further allocation has to ask the driver for memory."""
     torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total, device)
     taken, size = [], 1 << 30
     while size >= 512:
@@ -569,7 +573,7 @@ def take_reserve(device, total):
 
 
 def memory(soak):
-    """The limit on torch's memory rises in small steps, from none, so that each allocation of the call is once the one that fails."""
+    """The limit on torch's memory rises from zero in small steps, so that each allocation of the call fails once."""
     need_gpu(soak)
     judge, failures, calls, refused = Judge(soak.device), [], 0, 0
     total = torch.cuda.get_device_properties(soak.device).total_memory
@@ -583,7 +587,7 @@ def memory(soak):
             judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, soak.device))
         judge.settle()
         limit, held = 0, 0
-        while held < 2 and not soak.late():  # until the call has gone through twice
+        while held < 2 and not soak.late():  # until the call has succeeded twice
             gc.collect()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -606,10 +610,10 @@ def memory(soak):
             gc.collect()
             patience = time.monotonic() + 1
             while torch.cuda.memory_allocated() > allocated and time.monotonic() < patience:
-                time.sleep(0.01)  # autograd's own thread may still let go of what was refused
+                time.sleep(0.01)  # autograd's thread may still be releasing the tensors of the failed call
             if torch.cuda.memory_allocated() > allocated:
                 failures.append(f"{call}, with {limit >> 20} MB: {torch.cuda.memory_allocated() - allocated} bytes were not given back")
-            for name, result in compute(call, soak.solution, *laid).items():  # the next one is right
+            for name, result in compute(call, soak.solution, *laid).items():  # the next call is right
                 judge.compare(f"{name} of {call} after {limit >> 20} MB", result, good[name].double(), torch.zeros_like(wanted[name][1]))
             judge.settle()
             calls, limit = calls + 2, limit + STEP
@@ -652,7 +656,7 @@ def captured(call, soak, stream):
 
 
 def graphs(soak):
-    """Two graphs of each call, on two streams at once; between launches other work takes and writes memory."""
+    """Two graphs of each call run on two streams at once. Between launches other work allocates and writes memory."""
     need_gpu(soak)
     planned, judge, done = soak.planned("graphs"), Judge(soak.device), 0
     each = max(2, planned // len(GRAPHS))
@@ -687,7 +691,7 @@ def graphs(soak):
 
 
 def streams(soak):
-    """A stream makes operands, another multiplies them, a third compares. Their memory is given back at once, and written again."""
+    """One stream makes operands, another multiplies them, a third compares. Their memory is freed at once, and written again."""
     need_gpu(soak)
     planned, judge, all_streams, number = soak.planned("streams"), Judge(soak.device), soak.streams(), 0
     before = None
@@ -705,7 +709,7 @@ def streams(soak):
         shapes = [V.shape for V in laid]
         del given, laid
         for stream in (maker, multiplier):
-            with torch.cuda.stream(stream):  # whoever gets that memory too early spoils the product
+            with torch.cuda.stream(stream):  # if the memory is reused too early, these writes spoil the product
                 for shape in shapes:
                     torch.full(shape, math.nan, dtype=call.dtype, device=soak.device)
         reader.wait_stream(multiplier)
@@ -729,8 +733,8 @@ def streams(soak):
 
 
 def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
-    """Compares X Y, dense operands with zeros where there is nothing, with a result, by parts of so many elements: rows, or products of a
-    batch. keep(part, first): the triangle of a part that begins with row `first`."""
+    """Compares a result with X Y, in parts of limited size: rows of C, or products of the batch. X and Y are dense, with zeros for elements
+    that do not exist. keep(part, first) returns the triangle of a part whose first row is `first`."""
     batched = result.dim() > 2
     step = max(1, elements // (result[0].numel() if batched else max(X.shape[-1], result.shape[-1])))
     y = None if batched else Y.double()
@@ -745,11 +749,11 @@ def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
         bound = elementwise_bound(dtype, X.shape[-1], exact, magnitude)
         judge.compare(f"{label}, from {'product' if batched else 'row'} {at} on", result[part], exact, bound)
         del exact, magnitude, bound
-        judge.settle()  # so that as little as possible is held
+        judge.settle()  # so that little memory is held
 
 
 def far_apart(V, strides, soak):
-    """V with these strides, in elements."""
+    """A copy of V with these strides, in elements."""
     room = torch.empty(1 + sum((size - 1) * stride for size, stride in zip(V.shape, strides, strict=True)), dtype=V.dtype, device=V.device)
     return room.as_strided(V.shape, strides).copy_(V)
 
@@ -829,7 +833,8 @@ def large(soak):
 
 
 def changed(found, N, number, generator):
-    """Values of N places of k, for A and for B, of 24 bits: new ones, some only at every so many k; later some of the best ones change."""
+    """Values of 24 bits for A and for B at each of N places of k. First they are drawn anew, sometimes only at every n-th k; later some
+    values of the best candidates change."""
 
     def pick(*of):
         return of[int(torch.randint(len(of), (), generator=generator))]
@@ -845,7 +850,7 @@ def changed(found, N, number, generator):
 
 
 def search(soak):
-    """Each row of A is the same, and each column of B: so that one product has the sums of every range of k."""
+    """All rows of A are the same, and all columns of B, so that one product has the sums over every range of k."""
     sizes = (300, 1000, 1500, 4096, 8192) if soak.on_gpu else (100, 200)
     judge, done, planned, details = Judge(soak.device), 0, soak.planned("search") // len(sizes) * len(sizes), {}
 
@@ -878,7 +883,7 @@ def search(soak):
 
 # ---- Section: two devices. -------------------------------------------------------------------------------------------
 
-FIRST_CALLS = [  # dtype, N, how: each in a process of its own, whose current device is cuda:0
+FIRST_CALLS = [  # (dtype, N, how): each runs in a process of its own, whose current device is cuda:0
     (torch.float16, 1500, "forward"),
     (torch.float16, 1500, "backward"),
     (torch.bfloat16, 4000, "in a thread"),
@@ -891,7 +896,7 @@ STEPS, RATE = 3, 0.1
 
 
 def first_call(file, device, number, seed):
-    """What a process of its own runs. It ends with status 1 if the result is wrong."""
+    """What the process of a first call runs. It ends with status 1 if the result is wrong."""
     dtype, N, how = FIRST_CALLS[number]
     solution, judge = benchmark.load(file), Judge(device)
     call = Call(seed, number, dtype, False, "lower", (N,) * 3, (), False, ("rows",) * 3, "uniform", how != "forward", 0)
@@ -906,7 +911,7 @@ def first_call(file, device, number, seed):
 
 
 class Tiny(torch.nn.Module):
-    """Two parameters, of which the solution makes a matrix that inputs are multiplied by."""
+    """A module with two parameters. The solution multiplies them, and inputs are multiplied by the product."""
 
     def __init__(self, solution, N, dtype, device):
         super().__init__()
@@ -927,7 +932,7 @@ class Exact:
 
 
 def steps(model, inputs, scale, number):
-    """Gradient descent. Returns the loss of each step."""
+    """Runs gradient descent, and returns the loss of each step."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
     for _ in range(number):
         optimizer.zero_grad()
@@ -939,11 +944,11 @@ def steps(model, inputs, scale, number):
 
 
 def train(rank, world, folder, file, device, kind, dtype, N):
-    """What each process of a training runs. Process 0 writes how far the parameters are from those of one process in float64."""
+    """What each process of a training runs. Process 0 writes how far the parameters are from the parameters of one process in float64."""
     import torch.distributed as distributed
     from torch.distributed import fsdp
 
-    os.environ["NCCL_NVLS_ENABLE"] = "0"  # leaves NVLink's multicast alone
+    os.environ["NCCL_NVLS_ENABLE"] = "0"  # no NVLink multicast
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.set_device(rank)
@@ -972,7 +977,8 @@ def train(rank, world, folder, file, device, kind, dtype, N):
 
 
 def training_error(file, device, kind, dtype, N, world=2):
-    """How far the steps of several processes are from those of one in float64: relative, of all that they changed in a parameter."""
+    """The difference between training in several processes and in one process in float64, relative to what the steps changed in a
+    parameter."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(train, (world, folder, str(file), device, kind, dtype, N), nprocs=world)
         return float(Path(folder, "error").read_text())
@@ -990,7 +996,7 @@ def devices(soak):
         child.join()
         if child.exitcode:
             failures.append(f"the first call of a process, {how}, {dtype}, N = {N}, on cuda:1: its process ended with {child.exitcode}")
-    # Calls on cuda:1, the current device being cuda:0
+    # Calls on cuda:1, while the current device is cuda:0
     streams, done = [None, *(torch.cuda.Stream("cuda:1") for _ in range(3))], 0
     while done < planned // 2 and not soak.late():
         call = draw(soak.seed + 3, done, soak.largest // 2)
@@ -1000,7 +1006,7 @@ def devices(soak):
     judge.settle()
     if torch.cuda.current_device() != 0:
         failures.append(f"the current device is {torch.cuda.current_device()} after calls on cuda:1; it was 0")
-    # A thread for each device
+    # One thread per device
     judges, counts = [Judge(f"cuda:{device}") for device in range(2)], [0, 0]
 
     def work(device):
@@ -1037,7 +1043,7 @@ SECTIONS |= {"search": search, "devices": devices}
 
 
 def run_section(name, soak, record, described):
-    """Runs a section and adds its row to the record."""
+    """Runs a section, and adds its row to the record."""
     print(f"\n== {name}", flush=True)
     soak.started = time.perf_counter()
     try:
@@ -1103,7 +1109,7 @@ def parse_arguments(arguments):
 def main(arguments=None):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")
-    matmul = torch.backends.cuda.matmul  # torch's own 16-bit products, too, are summed in float32
+    matmul = torch.backends.cuda.matmul  # so that torch sums its own 16-bit products in float32 as well
     matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
     bench = benchmark.Bench(given.device, given.solution, seed=given.seed)
     largest = given.largest or (8400 if given.device == "cuda" else 200)
