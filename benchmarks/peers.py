@@ -55,13 +55,14 @@ def blocked(A, B):
     return product
 
 
-# cuBLAS by ctypes. It counts by columns: what it sees is the transpose of a matrix, and what is the lower half by rows is the upper one.
+# cuBLAS by ctypes. Its matrices are column-major, so that it sees the transpose of ours, and the lower half of ours is its upper half.
 _RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # as cublas_api.h has them
 _SCALARS = {torch.float32: ("S", ctypes.c_float), torch.float64: ("D", ctypes.c_double)}
 
 
 def _by_cublas(name, *arguments):
-    """What calls a routine, with what follows its handle, and returns the result, the last argument but one. Scalars are floats."""
+    """A function that calls a cuBLAS routine with these arguments behind the handle, and returns the last argument but one, the result.
+    Scalars are passed as floats."""
     C = arguments[-2]
     _require(C.dtype in _SCALARS, f"cuBLAS has no {name} for {str(C.dtype)[6:]}")
     _require(C.is_cuda, "cuBLAS needs a CUDA GPU")
@@ -85,22 +86,23 @@ def strmm(A, B):
 
 
 def ssyrk(X):
-    """The lower half of X X^T, zeros above it."""
+    """The lower half of X X^T, with zeros above the diagonal."""
     M, K = X.shape
     return _by_cublas("SYRK", _UPPER, _TRANSPOSED, M, K, 1.0, X, K, 0.0, X.new_zeros(M, M), M)
 
 
-_CONFIGURATIONS = {  # element size -> rows, columns and k of a tile, warps, stages
+_CONFIGURATIONS = {  # element size: (rows, columns and k of a tile, warps, stages) of each configuration that is tried
     4: ((128, 128, 32, 8, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 3), (64, 64, 64, 4, 2)),
     2: ((128, 256, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (64, 64, 64, 4, 4)),
 }
-_MULTIPLE = 256  # of which N has to be one: no tile is cut
+_MULTIPLE = 256  # N has to be a multiple of this, so that no tile is cut
 
 if triton is not None:
 
     @triton.jit
     def _tile(a, b, c, order, N, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr):
-        """One tile of C = A B; `order` holds the row and the column of the tiles, the longest first. Above the diagonal k has no range."""
+        """Computes one tile of C = A B. `order` holds the row and the column of each tile, the longest first. Tiles above the diagonal have
+        no k."""
         row = tl.load(order + 2 * tl.program_id(0)) * rows
         column = tl.load(order + 2 * tl.program_id(0) + 1) * columns
         i, j = row + tl.arange(0, rows), column + tl.arange(0, columns)
@@ -109,12 +111,12 @@ if triton is not None:
             k = begin + tl.arange(0, depth)
             x = tl.load(a + i[:, None] * N + k[None, :])
             y = tl.load(b + k[:, None] * N + j[None, :])
-            total = tl.dot(x, y, total, input_precision="tf32x3")  # of 16-bit operands: one product
+            total = tl.dot(x, y, total, input_precision="tf32x3")  # 16-bit operands take one product
         tl.store(c + i[:, None] * N + j[None, :], total.to(c.dtype.element_ty))
 
 
 def _tile_order(N, rows, columns, device):
-    """The tiles of an N x N matrix, (number, 2): row and column, those with most k first."""
+    """The row and the column of each tile of an N x N matrix, as a tensor (number, 2). Tiles with the most k come first."""
     tiles = itertools.product(range(N // rows), range(N // columns))
     return torch.tensor(sorted(tiles, key=lambda tile: min(0, tile[1] * columns - (tile[0] + 1) * rows)), dtype=torch.int32, device=device)
 

@@ -3,10 +3,11 @@
     python benchmarks/tables.py            bring the documents up to date
     python benchmarks/tables.py --check    exit with 1 if one of them is not, and change nothing
 
-A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and all between them is replaced. NAME is one of
-TABLES, which says what record each is made of and by which columns, or of SENTENCES: what the text says in numbers is made from the
-records, and from model_new.py's headings, as well. (wanted.json is kept by hand.) A marker whose record is missing, cut
-short or has rows that could not be measured is an error: no table without a record. FOLDER/NAME is of another GPU's records, in a folder.
+A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The script replaces all text between them.
+
+NAME is a key of TABLES, which has the record and the columns of each table, or of SENTENCES. Sentences take their numbers from records and
+from model_new.py's headings. FOLDER/NAME takes the records of another GPU from a folder. Every table needs a record: it is an error if a
+marker's record is missing, was cut short, or lacks rows that could not be measured. (wanted.json is kept by hand.)
 """
 
 import argparse
@@ -45,25 +46,25 @@ def error(value):
 
 
 class Row(dict):
-    """A row of a record, or one of its sides, and what tables and sentences say of it. JSON objects are read as these."""
+    """A row of a record, or one of its sides, with what tables and sentences say about it. JSON objects are read as Rows."""
 
-    # Of a side.
+    # Properties of a side
     median = property(lambda side: microseconds(side["median_us"]))
     time = property(lambda side: f"{side.median} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})")
     disturbed = property(lambda side: side["median_us"] > FAR * side["p10_us"])  # the calls lie so far apart that others were at work
     time_if_disturbed = property(lambda side: side.time if side.disturbed else side.median)
     norm_error = property(lambda side: error(side["norm_error"]))
     errors = property(lambda side: f"{side.norm_error} / {error(side['worst_error'])}")
-    # Of a row.
+    # Properties of a row
     ratio = property(lambda row: ratio(row["ratio"]))
     quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
-    # Where a side was disturbed, at most the ratio of the calls that were not, the 10th percentiles: no noise hides a loss.
+    # If a side was disturbed, the ratio is at most that of the 10th percentiles, which stand for undisturbed calls: noise hides no loss.
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
     dims = property(lambda row: [int(side) for side in row["shape"].split(" x ")])
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
     size_and_dtype = property(lambda row: row.size + (f", {row['dtype']}" if row["dtype"] != "float32" else ""))
-    outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")  # that packing kept whole
+    outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")  # elements that packing kept whole
     path = property(lambda row: (row["path"] or "not said") + row.outliers)
     gradients = property(lambda row: ", forward and backward" if row.get("problem", "").endswith("dB") else "")
     breach = property(lambda row: "" if row["within_contract"] else " (not within the contract)")
@@ -71,14 +72,14 @@ class Row(dict):
 
     @property
     def label(self):
-        """What tells a product from the others of its machine: its size, and what is not as usual."""
+        """What tells a product from the other products of its machine: its size, and everything that is not as usual."""
         problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
         named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
         return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients
 
     @property
     def quiet_ratio(self):
-        """Of each side that was measured together with the reference; none where one of the two was disturbed."""
+        """{side: the ratio of the reference's time to its time}, with a dash if one of the two was disturbed."""
         sides, reference = {name: side for name, side in self.items() if isinstance(side, Row) and "median_us" in side}, self["reference"]
         ratios = {name: ratio(reference["median_us"] / side["median_us"]) for name, side in sides.items()}
         return {name: "–" if reference.disturbed or side.disturbed else ratios[name] for name, side in sides.items()}
@@ -88,12 +89,12 @@ class Row(dict):
 
 
 def markdown(head, rows):
-    """A Markdown table; the first column to the left, the rest to the right."""
+    """Makes a Markdown table. The first column is aligned to the left, the other columns to the right."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
-OPTIONAL = ("tf32", "strmm", "blocked", "triton", "cublas", "copy", "all_reduce_ms")  # what not every row of a record has
+OPTIONAL = ("tf32", "strmm", "blocked", "triton", "cublas", "copy", "all_reduce_ms")  # keys that not every row of a record has
 
 
 def cell(template, row):
@@ -106,18 +107,18 @@ def cell(template, row):
 
 
 def columns(rows, templates, group=None):
-    """The table of all rows, or of a group; of none there is none."""
+    """The table of all rows, or of the rows of a group; None if there are none."""
     rows = [row for row in rows if group is None or row["group"] == group]
     return markdown(templates, [[cell(template, row) for template in templates.values()] for row in rows]) if rows else None
 
 
 def kernel_of(mangled):
-    """A kernel's own name, which its mangled name spells behind its length, first of all: no kernel stands in a namespace."""
+    """A kernel's own name. A mangled name begins with the length of the kernel's name and the name, since no kernel is in a namespace."""
     return re.sub(r"_Z(\d+)(.*)", lambda found: found[2][: int(found[1])], mangled)
 
 
 def registers(rows):
-    """Registers of a thread, the least and the most of a kernel's instances that have a body (more than 4); a dash where there is none."""
+    """Registers per thread: the least and the most of a kernel's instances with a body (more than 4 registers), or a dash."""
     kernels, made = sorted({kernel_of(row["kernel"]) for row in rows}), []
     for architecture, (*found,) in groupby(rows, itemgetter("architecture")):
         of = [{row["registers"] for row in found if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels]
@@ -140,7 +141,7 @@ def profile(rows):
 
 
 def sanitizers(rows):
-    """What each tool said of each kernel, and what that took."""
+    """A table of what each tool found in each kernel, with seconds."""
     tools, kernels = (list(dict.fromkeys(row[key] for row in rows)) for key in ("tool", "kernel"))
     said = {(row["kernel"], row["tool"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
     return markdown(["tests/sanitize.py", *tools], [[kernel, *(said.get((kernel, tool), "–") for tool in tools)] for kernel in kernels])
@@ -150,7 +151,7 @@ def sanitizers(rows):
 
 
 def factor(rows):
-    """Where the factor comes from, at 4096 or the largest N there is."""
+    """Sentences on where the speedup comes from, at N = 4096 or the largest N of the record."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
@@ -167,7 +168,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def ratios_by_dtype(named_rows):
-    """(name, its ratio in each of DTYPES) of rows that differ in their dtype alone; a dash where none was measured undisturbed."""
+    """[(name, ratios in the order of DTYPES)] of rows that differ only in their dtype. A dash stands for a row that was disturbed or not
+    measured."""
     ratios = {}
     for name, row in named_rows:
         if row.quiet:
@@ -176,15 +178,15 @@ def ratios_by_dtype(named_rows):
 
 
 def sizes_shown(rows):
-    """The rows with inputs as usual, of N = 1024 and 4096, or of the largest N there is."""
+    """The rows with ordinary inputs and N = 1024 or 4096. If there are none, the rows of the largest N."""
     rows = [row for row in rows if row.label == row.size_and_dtype]
     shown = {1024, 4096} & {row["N"] for row in rows} or {max((row["N"] for row in rows), default=0)}
     return [row for row in rows if row["N"] in shown]
 
 
 def by_type(forward, backward, batch, family, h100, forced):
-    """Ratios, a row for each dtype: two sizes, gradients, two batches, the largest square products of the family, an H100, and the kernel
-    that serves all other GPUs. Of each there are two dtypes at least."""
+    """A table of ratios with one row per dtype. Its columns are two sizes, gradients, two batches, the largest square products of the
+    family, an H100, and the kernel that serves all other GPUs. A column has at least two dtypes."""
     square = [row for row in family if len({*row.dims}) == 1 and len(row.dims) == 2 and row["what"] != "L U"]
     square = [row for row in square if row.dims == max(other.dims for other in square)]
     batches = list(dict.fromkeys(row["shape"] for row in batch))[:2]
@@ -199,7 +201,7 @@ def by_type(forward, backward, batch, family, h100, forced):
 
 
 def two_gpus(rows):
-    """What two GPUs make of one."""
+    """A table of how much faster two GPUs are than one."""
     modes, products = (list(dict.fromkeys(row[key] for row in rows)) for key in ("mode", "what"))
     told = {(row["mode"], row["what"]): row.ratio for row in rows}
     heads = ["two H200s beside one", *(what.replace(" x ", "×") for what in products)]
@@ -207,7 +209,7 @@ def two_gpus(rows):
 
 
 def short_calls(checks, backward, host):
-    """How far check.py's ratio is below that of the GPU's times where calls are short, and what the host takes to start them."""
+    """Sentences on how far check.py's ratio of short calls is below the ratio of GPU times, and on the host's time to launch them."""
     judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"])
     label = ", ".join([str(judged["dims"][0]), *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
     timed = next((row.ratio for row in backward if row.label == label), "–")
@@ -219,7 +221,7 @@ def short_calls(checks, backward, host):
 
 
 def seconds(builds, checks):
-    """What an import and check.py take."""
+    """Sentences on the seconds that an import and check.py take."""
     cold, warm = (next(row for row in builds if row["state"] == state) for state in ("cold", "warm"))
     cores = f" on {cold['cores']} cores" if "cores" in cold else ""
     return (
@@ -229,12 +231,13 @@ def seconds(builds, checks):
 
 
 def proof(rows):
-    """What check.py said in the end, word for word."""
+    """Quotes the last lines of check.py, word for word."""
     return "\n".join(["```", *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
 
 
 def slower_rows(*records):
-    """(machine, row) of what is slower than the reference; the last record is the CPU's. Each once: two suites may have it."""
+    """[(machine, row)] of all products that are slower than the reference. The last record is the CPU's. A product in two suites counts
+    once."""
     found = {}
     for machine, rows in (("GPU", chain(*records[:-1])), ("CPU", records[-1])):
         found |= {(machine, row.label): row for row in rows if row.calm_ratio < 1}
@@ -247,12 +250,13 @@ def slower_table(rows):
 
 
 def slower(*records):
-    """All that is slower than the reference."""
+    """A table of all products that are slower than the reference."""
     return slower_table(slower_rows(*records))
 
 
 def slowest(*records):
-    """The slowest product of each problem on a GPU, and of single matrices of 64 and more on a CPU, if it is slower by a twentieth."""
+    """A table of products that are slower than the reference by more than a twentieth: the slowest of each problem on a GPU, and the
+    slowest single matrix of 64 or more rows on a CPU."""
     worst = {}
     for machine, row in slower_rows(*records):
         counts = machine == "GPU" or (row.label.isdigit() and int(row.label) >= 64)
@@ -263,7 +267,8 @@ def slowest(*records):
 
 
 def wanted(asked, *records):
-    """What was asked for, what it is, and why it is less; the last two records are the CPU's and the mma kernel's."""
+    """A table of wanted ratios, measured ratios, and reasons where the measured one is less. The last two records are the CPU's and the mma
+    kernel's."""
     *records, cpu, forced = records
     rows = {row.label: row for row in chain(*records) if row.quiet}
     for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):  # of X; half of L is read besides
@@ -278,7 +283,7 @@ def wanted(asked, *records):
 
 
 def parts():
-    """How long the parts of model_new.py are, by its own headings."""
+    """A table of the number of lines in each part of model_new.py, by its headings."""
     lines = (ROOT / "model_new.py").read_text(encoding="utf-8").splitlines()
     heads = {0: "Docstring"} | {number: head[1] for number, line in enumerate(lines) if (head := re.match(r"# -{4} (.*?)[:.] .*-$", line))}
     counts = [f"{end - start:,}" for start, end in zip(heads, [*list(heads)[1:], len(lines)], strict=True)]
@@ -286,7 +291,7 @@ def parts():
 
 
 def sizes_of_peers(rows):
-    """float32 from 512 to 8192, or all there is."""
+    """The float32 rows from N = 512 to 8192; if there are none, all float32 rows."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     return [row for row in rows if 512 <= row["N"] <= 8192] or rows
 
@@ -357,7 +362,7 @@ SENTENCES = {  # name -> records, renderer of their rows
 
 
 def read_record(results, suite):
-    """A record that a table may be made from; the suite, or FOLDER/suite. Raises TableError."""
+    """The complete record of a suite, or of FOLDER/suite. Raises TableError."""
     path, (folder, _, name) = results / f"{suite}.json", suite.rpartition("/")
     remedy = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
     try:
@@ -397,7 +402,7 @@ DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("re
 
 
 def fill(text, results):
-    """The text with every table between its markers made anew. Raises TableError."""
+    """The text with every table made anew between its markers. Raises TableError."""
     parts = re.split(r"^(<!-- (?:begin|end): \S+ -->)$", text, flags=re.MULTILINE)  # text, marker, table, marker, text, ...
     for at in range(1, len(parts), 4):
         begin, end = parts[at], "".join(parts[at + 2 : at + 3])
@@ -408,14 +413,15 @@ def fill(text, results):
 
 
 def refilled(path, results):
-    """What writes a document anew; None where it is up to date."""
+    """A function that writes the document anew, or None if it is up to date."""
     text = path.read_text(encoding="utf-8")
     filled = fill(text, results)
     return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
 
 
 def bring_up_to_date(document, script, files, made, arguments=None):
-    """The command line of this script and of figures.py. `made` gives what writes a file, or None. Returns 1 if something is wrong."""
+    """The command line of this script and of figures.py. made(path, results) returns a function that writes the file, or None. Returns the
+    exit status."""
     parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")

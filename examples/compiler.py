@@ -1,13 +1,13 @@
-"""Names the packages that bring nvcc for the torch that is installed, where the machine has no CUDA toolkit of that version.
+"""Prints the pip packages that bring an nvcc for the installed torch, if the machine has no CUDA toolkit of its version.
 
 python examples/compiler.py | xargs -r pip install
 
-Where there is nothing to install, it says why on standard error, and this line does nothing.
+If there is nothing to install, the script says why on standard error, and this command does nothing.
 """
 
 import sys
 
-# Each held to torch's CUDA: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
+# All get the version of torch's CUDA. The requirements of nvcc alone would bring the newest nvvm, whose PTX an older ptxas refuses.
 PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 
 

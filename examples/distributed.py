@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 2 examples/distributed.py --size 32768
     python examples/distributed.py                                           one process, to compare with
 
-register() tells torch.distributed.tensor how the operators of model_new.py are divided. Then its functions take DTensors.
-column_parallel() computes one product: A is on every rank, and each has some columns of B and the same columns of C.
-The script compares both, and their gradients, with float64, and prints what they take beside the same on one device.
+register() tells torch.distributed.tensor how to divide the operators of model_new.py. Its functions then take DTensors.
+column_parallel() computes one product. Every rank has all of A, and each rank has some columns of B and the same columns of C.
+The script compares both, and their gradients, with float64. It prints their times beside the times on one device.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import model_new  # noqa: E402
 from model_new import triangular_matmul, tril_matmul  # noqa: E402
 
 NN, NT, TN = model_new._NN, model_new._NT, model_new._TN  # X Y, X Y^T, X^T Y, as the operator takes them
-ALL, LOWER = model_new._FULL, model_new._TRIL  # what of a matrix there is
+ALL, LOWER = model_new._FULL, model_new._TRIL  # masks: which elements a matrix has
 
 LARGEST_ERROR = 1e-6  # |C - exact| / |exact| in float32
 
@@ -40,10 +40,11 @@ LARGEST_ERROR = 1e-6  # |C - exact| / |exact| in float32
 
 
 def product_placements(X, Y, contraction, structure):
-    """How C, X and Y of C[i, j] = sum over k of X[i, k] Y[k, j] may lie along one dimension of a mesh.
+    """The placements of C, X and Y along one dimension of a mesh, where C[i, j] is the sum over k of X[i, k] Y[k, j].
 
-    A leading dimension may always be divided. So may i, j and k where neither of the two matrices that have the index is triangular or
-    symmetric: the columns of X in triangular_matmul(A, X), or those of X in gram(X), where each rank then has a term of the sum (Partial).
+    A leading dimension may always be divided. An index i, j or k may be divided if neither of the two matrices with this index is
+    triangular or symmetric. Two examples are the columns of X in triangular_matmul(A, X), and the columns of X in gram(X), where each rank
+    then has one term of the sum (Partial).
     """
     x, y, c = model_new._masks(structure)
     rows, columns = X.ndim - 2, X.ndim - 1
@@ -58,14 +59,15 @@ def product_placements(X, Y, contraction, structure):
 
 
 def inverse_placements(L, unitriangular):
-    """Inverses are divided over leading dimensions."""
+    """Inverses may be divided over leading dimensions."""
     ways = [Shard(d) for d in range(L.ndim - 2)]
     warn_of_gathering("inverse", ("L", L, set(ways)))
     return [([way], [way, None]) for way in (Replicate(), *ways)]
 
 
 def warn_of_gathering(operator, *operands):
-    """DTensor itself gathers what cannot stay divided, as it does for its own operators, and remembers that: it is said once a shape."""
+    """Warns that DTensor will gather an operand that cannot stay divided, as it does for its own operators. DTensor caches its decision, so
+    that there is one warning per shape."""
     for name, T, known in operands:
         wrong = [place for place in T.placements if place.is_shard() and place not in known]
         if wrong:
@@ -78,13 +80,16 @@ def warn_of_gathering(operator, *operands):
 
 
 def register():
-    """Make the functions of model_new.py, and their gradients, take DTensors.
+    """Makes the functions of model_new.py, and their gradients, take DTensors.
 
-    Sharded over leading dimensions, or replicated, they are multiplied where they lie. One operand may be replicated where the other one
-    is sharded: of that its own part is taken, and the gradient is summed by an all-reduce. A dimension shorter than the mesh, or no
-    multiple of it, is gathered first, and so is what product_placements leaves out, with a warning; partial sums are added first. A
-    dimension of size 1 that is broadcast has to be replicated before (torch cannot expand a sharded one).
-    Again after model_new.py was executed again, which defines the operators anew.
+    DTensors that are replicated, or sharded over leading dimensions, are multiplied without communication. If one operand is replicated
+    and the other is sharded, each rank uses its part of the replicated one, and an all-reduce sums that operand's gradient.
+
+    Some operands are gathered first: those with a sharded dimension that is no multiple of the mesh's size and, with a warning, those in
+    a placement that product_placements does not allow. Partial sums are added first. A dimension of size 1 that is broadcast must be
+    replicated beforehand, because torch cannot expand a sharded dimension.
+
+    Call it again after model_new.py was executed again, which defines the operators anew.
     """
     register_sharding(torch.ops.tril_matmul.product.default)(product_placements)
     register_sharding(torch.ops.tril_matmul.inverse.default)(inverse_placements)
@@ -92,10 +97,11 @@ def register():
 
 # ---- (b) One product: the order of its columns. ----------------------------------------------------------------------
 #
-# A column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds: of contiguous halves the first would have 7/8 of the work. So there are
-# 2 * world * folds blocks of equal width. A fold is 2 * world of them in a row, and goes to the ranks 0, 1, .., world - 1 and back,
-# world - 1, .., 1, 0; every other fold to the ranks in reverse. The first evens out what falls linearly, the second most of what is left:
-# of two ranks and two folds each has the same work. In the folded order the blocks of rank 0 come first, then those of rank 1, ..
+# Column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds, so that the first half of the columns has 7/8 of the work. Columns are
+# therefore cut into 2 * world * folds blocks of equal width. A fold is 2 * world consecutive blocks. Its blocks go to the ranks 0, 1, ..,
+# world - 1 and then back, world - 1, .., 1, 0. Every other fold goes to the ranks in reverse. The way back evens out work that falls
+# linearly, and the reversal most of the remaining difference: with two ranks and two folds, both ranks have the same work. In the folded
+# order the blocks of rank 0 come first, then the blocks of rank 1, and so on.
 
 
 def blocks_of(rank, world, folds):
@@ -106,7 +112,7 @@ def blocks_of(rank, world, folds):
 
 
 def folded_order(N, world, folds):
-    """For each column of the folded order, which one of the matrix it is. N must be a multiple of 2 * world * folds."""
+    """The matrix's column number for each column of the folded order. N must be a multiple of 2 * world * folds."""
     if world < 1 or folds < 1 or N % (2 * world * folds):
         raise ValueError(f"column_parallel: {N} columns cannot be cut into 2 * {world} * {folds} blocks (ranks, folds) of equal width")
     blocks = torch.arange(N).view(2 * world * folds, N // (2 * world * folds))
@@ -124,7 +130,7 @@ def unfold(T, world, folds):
 
 
 def multiply_adds(N, world, folds):
-    """What each rank computes: sum of (N - j) (N - j + 1) / 2 over its columns j."""
+    """The multiply-adds of each rank: the sum of (N - j) (N - j + 1) / 2 over its columns j."""
     left = N - folded_order(N, world, folds)
     return (left * (left + 1) // 2).view(world, -1).sum(1).tolist()
 
@@ -133,14 +139,14 @@ def multiply_adds(N, world, folds):
 
 
 class ColumnBlocks(torch.autograd.Function):
-    """C = tril(A) tril(B) in the columns that a rank has: A (N, N), B and C (N, width * number of blocks).
+    """C = tril(A) tril(B) for the columns of one rank. A is (N, N); B and C are (N, width * number of blocks).
 
-    Of a block of columns, above its diagonal block there are zeros; from there on, with 1 for its rows and 2 for those below,
+    A block of columns is zero above its diagonal block. Let 1 stand for the rows of the diagonal block, and 2 for the rows below. Then
 
         C1 = tril(A11) tril(B1),    C2 = A21 tril(B1) + tril(A22) B2
 
-    which leaves out every product with a zero. (One triangular_matmul(A, tril(B)) from the diagonal block on would have a fifth more to do
-    where there are eight blocks.) Results are written where they belong: autograd's own way, of slices put together, copies C twice.
+    which leaves out every product with a zero. (With eight blocks, one triangular_matmul(A, tril(B)) from the diagonal block on would do a
+    fifth more work.) This is an autograd.Function so that results are written in place; autograd would copy C twice to join slices.
     """
 
     @staticmethod
@@ -164,7 +170,7 @@ class ColumnBlocks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, G):
-        """Each gradient is one more masked product of the same family."""
+        """Each gradient is a sum of masked products of the same family."""
         A, B = ctx.saved_tensors
         dA, dB = torch.zeros_like(A), torch.zeros_like(B)
 
@@ -186,15 +192,15 @@ def column_parallel(A, B, mesh, folds=2):
 
     Args:
         A: DTensor (N, N); replicated, else it is gathered.
-        B: DTensor (N, N) whose columns are in the folded order (see fold), sharded over them: [Shard(1)].
-        mesh: a DeviceMesh of one dimension.
-        folds: N must be a multiple of 2 * mesh.size() * folds. More folds spread the work more evenly, in smaller products.
+        B: DTensor (N, N) with columns in the folded order (see fold), sharded over its columns: [Shard(1)].
+        mesh: a DeviceMesh with one dimension.
+        folds: more folds spread the work more evenly, in smaller products. N must be a multiple of 2 * mesh.size() * folds.
 
     Returns:
         C, a DTensor laid out as B is: in the folded order, [Shard(1)].
 
-    Forward there is no communication. Backward dB stays where B is; of dA each rank has the sum over its own columns, and these are added
-    by one all-reduce (torch.distributed.all_reduce, of all N * N elements). Differentiable once.
+    The forward pass needs no communication. In the backward pass dB stays where B is. Each rank computes its columns' contribution to dA,
+    and one all-reduce of N * N elements adds the contributions. Differentiable once.
     """
     if mesh.ndim != 1:
         raise ValueError(f"column_parallel: mesh must have one dimension, but has shape {tuple(mesh.shape)}")
@@ -215,32 +221,32 @@ def column_parallel(A, B, mesh, folds=2):
         in_grad_placements=([Partial()], [Shard(1)]),
         device_mesh=mesh,
     )
-    return local(A.redistribute(mesh, [Replicate()]), B)  # redistribute, for its gradient: Partial to Replicate, the all-reduce
+    return local(A.redistribute(mesh, [Replicate()]), B)  # the gradient of redistribute goes from Partial to Replicate, by the all-reduce
 
 
 # ---- The script. -----------------------------------------------------------------------------------------------------
 
 
 def normal(*shape, seed, device):
-    """The same values on every rank."""
+    """Normal values, the same on every rank."""
     return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed), device=device)
 
 
 def with_gradients(function, *operands, G):
-    """The result of a function, and its gradients where that of the result is G."""
+    """The result of a function, and its gradients if the gradient of the result is G."""
     operands = [T.detach().requires_grad_() for T in operands]
     C = function(*operands)
     return C.detach(), *torch.autograd.grad(C, operands, G)
 
 
 def exact(A, B, G):
-    """C, dA and dB in float64."""
+    """Computes C, dA and dB in float64."""
     A, B, G = (T.double().tril() for T in (A, B, G))
     return A @ B, (G @ B.mT).tril(), (A.mT @ G).tril()
 
 
 def slowest(call, device):
-    """The time of a call, one after the other as in a training, where it takes longest."""
+    """The time of a call on the slowest rank, over several calls in a row, as in a training."""
     took = torch.tensor(milliseconds(call, device, calls=5, in_a_row=5), device=device)
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
     return took.item()
@@ -251,7 +257,7 @@ def largest_error(results, expected):
 
 
 def print_rows(what, alone, together, error, device):
-    """Prints two rows of the table, forward, and forward and backward: the calls on one device beside those on all. Returns them."""
+    """Prints two rows of the table: forward, and forward with backward. Each compares one device with all devices. Returns the rows."""
     rows = []
     for name, *calls in zip(("forward", "forward + backward"), alone, together, strict=True):
         one, all_ = (slowest(call, device) for call in calls)
@@ -286,7 +292,7 @@ def columns(mesh, N, folds, device):
     C, dA, dB = together[1]()
     results = unfold(C.full_tensor(), world, folds), dA.full_tensor(), unfold(dB.full_tensor(), world, folds)
     error = largest_error(results, exact(A, B, G))
-    del C, dA, dB, results  # of 32768 x 32768 each has 4.3 GB
+    del C, dA, dB, results  # a matrix of 32768 x 32768 takes 4.3 GB
     rows = print_rows(f"{N} x {N}, columns", alone, together, error, device)
     of_dA = torch.zeros_like(A)
     reduce = slowest(lambda: dist.all_reduce(of_dA), device)
@@ -315,7 +321,7 @@ def parse_arguments(arguments):
         parser.error(f"{says}; a multiple of 2 * ranks * folds is accepted as --size, and --folds from 1 on")
     if min(given.batch) < 1:
         parser.error(f"argument --batch: {given.batch[0]} {given.batch[1]} is given; two positive numbers are accepted")
-    if given.json and not given.json.absolute().parent.is_dir():  # before the work, not after it
+    if given.json and not given.json.absolute().parent.is_dir():  # an error before the work, not after it
         parser.error(f"argument --json: {given.json} is given; a file in an existing folder is accepted")
     return given
 
@@ -323,7 +329,7 @@ def parse_arguments(arguments):
 def main(arguments=None):
     given = parse_arguments(arguments)
     cuda = given.device == "cuda"
-    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast: not every host lends it
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast, which not every host allows
     backend, alone = "nccl" if cuda else "gloo", "RANK" not in os.environ  # torchrun sets it
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -338,7 +344,7 @@ def main(arguments=None):
         rows += columns(mesh, given.size, given.folds, given.device)
         if given.json and dist.get_rank() == 0:
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
-        # A thread of gloo's that lets go of tensors while Python ends aborts the process, with plain DTensors as well (torch 2.13)
+        # If a thread of gloo releases tensors while Python ends, the process aborts; torch 2.13 does so with plain DTensors as well
         dist.barrier()
         time.sleep(0.1)
     finally:

@@ -1,10 +1,10 @@
-"""Normal distributions given by the Cholesky factors of their covariances: what their triangles are multiplied for.
+"""Products of triangles in practice: normal distributions, given by the Cholesky factors of their covariances.
 
     python examples/gaussian.py                                    on the GPU where there is one
     python examples/gaussian.py --batch 64 --size 256 --samples 1000
 
-torch.distributions.MultivariateNormal(mean, scale_tril=L) multiplies L by its samples, by itself and by its inverse as a dense matrix. Here
-the same by triangular_matmul, gram and triangular_inverse: each is compared with torch's, and timed beside it.
+torch.distributions.MultivariateNormal(mean, scale_tril=L) treats L as a dense matrix when it draws samples or computes the covariance and
+the precision. This script does the same with triangular_matmul, gram and triangular_inverse, compares each with torch's, and times both.
 """
 
 import argparse
@@ -21,18 +21,18 @@ from timing import add_device, milliseconds, name_of, relative_error  # noqa: E4
 
 from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
 
-LARGEST_COPY = 5 * 10**9  # bytes: rsample is left out where it would need more
-LARGEST_DIFFERENCE = 1e-5  # of ours and torch's, both float32, relative to the norm
+LARGEST_COPY = 5 * 10**9  # bytes; rsample is left out if it would copy more
+LARGEST_DIFFERENCE = 1e-5  # between ours and torch's, both float32, relative to the norm
 
 
 def make_factors(batch, size, device="cpu", seed=0):
-    """Well conditioned Cholesky factors (batch, size, size)."""
+    """Draws well conditioned Cholesky factors (batch, size, size)."""
     noise = torch.randn(batch, size, size, generator=torch.Generator().manual_seed(seed)) / (2 * size**0.5)
     return (torch.eye(size) + noise.tril(-1)).to(device)
 
 
 def samples(mean, L, Z):
-    """mean + L z of standard normal Z (..., size, number), a sample a column; differentiable in mean, L and Z."""
+    """Samples mean + L z, one per column of the standard normal Z (..., size, number). Differentiable in mean, L and Z."""
     return mean[..., None] + triangular_matmul(L, Z)
 
 
@@ -42,7 +42,7 @@ def covariance(L):
 
 
 def precision_factor(L):
-    """W = L^-1, lower triangular: the precision, which is the covariance's inverse, is W^T W, and W (x - mean) is white."""
+    """W = L^-1, which is lower triangular. The precision, the inverse of the covariance, is W^T W; and W (x - mean) is white noise."""
     return triangular_inverse(L)
 
 
@@ -65,7 +65,7 @@ def main(arguments=None):
     one = torch.eye(given.size, device=given.device).expand(L.shape)
 
     def of_torch():
-        """A new one each time, as it keeps what it has computed."""
+        """Makes a new distribution for each call, since it caches what it has computed."""
         return MultivariateNormal(mean, scale_tril=L, validate_args=False)
 
     print(f"{given.batch} distributions of {given.size} variables, {given.samples} samples each, float32")
@@ -82,7 +82,7 @@ def main(arguments=None):
         mine, its = (milliseconds(call, given.device) for call in (ours, its))
         print(f"{name:<18} {mine:>10.3f} {its:>10.3f} {its / mine:>7.2f}x {difference:>11.1e}")
         different = max(different, difference)
-    # Of several distributions rsample copies L for each sample, to multiply it by one column: it does not stand in the table.
+    # rsample copies L for each sample, to multiply the copy by one column. That is why it is not in the table.
     copies, shape = given.samples * L.nbytes, torch.Size([given.samples])
     if copies <= LARGEST_COPY:
         drawn, rsample = (

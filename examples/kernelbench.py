@@ -9,15 +9,15 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROBLEMS = {  # number, what the model's name begins with, inputs
-    "lower": (15, "", None),  # are the file's own
+PROBLEMS = {  # problem: (its number, the prefix of the model's name, its inputs)
+    "lower": (15, "", None),  # the file has these inputs already
     "upper": (14, "Upper", "[torch.rand(4096, 4096).triu() for _ in range(2)]"),
     "transposed_a": (16, "TransposedA", "[torch.rand(8192, 2048), torch.rand(8192, 4096)]"),
 }
 
 
 def export(text, problem):
-    """The text of a solution with the names of a problem. ValueError says what it lacks."""
+    """The text of a solution, with the names that KernelBench expects for a problem. Raises ValueError if the text lacks a definition."""
     number, prefix, inputs = PROBLEMS[problem]
     body = ast.parse(text).body
     defined = {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}

@@ -4,11 +4,11 @@
     python examples/muon.py --sizes 4096x4096 1024x4096
 
 Muon (Keller Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024, https://kellerjordan.github.io/posts/muon) replaces
-the update X of a matrix by a polynomial of it that has the same singular vectors and singular values near 1. Of each iteration's three
-products two are symmetric: X X^T and, as A = X X^T is symmetric, A A = A A^T. gram() computes one half of those.
+the update X of a matrix by a polynomial of X, which has the same singular vectors, and singular values near 1. Each iteration has three
+products. Two of them are symmetric: A = X X^T, and A A, which is A A^T because A is symmetric. gram() computes one half of these.
 
-The times are of one orthogonalisation, which is what one step of the optimiser asks for one matrix: five iterations. Beside ours and dense
-products stands flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton), on a GPU where it is installed.
+The script times one orthogonalisation with five iterations, as one step of the optimiser needs it for one matrix. It compares gram() with
+dense products and, on a GPU where it is installed, with flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton).
 """
 
 import argparse
@@ -25,28 +25,28 @@ from timing import add_device, milliseconds, name_of  # noqa: E402
 
 from model_new import gram  # noqa: E402
 
-A1, A3, A5 = 3.4445, -4.7750, 2.0315  # x -> A1 x + A3 x^3 + A5 x^5, steep at zero, as given there
+A1, A3, A5 = 3.4445, -4.7750, 2.0315  # the polynomial A1 x + A3 x^3 + A5 x^5, which is steep at zero, from the page above
 ITERATIONS = 5
-EPSILON = 1e-7  # for an update that is zero
+EPSILON = 1e-7  # avoids a division by zero if the update is zero
 
 
 def by_gram(X):
-    """A = X X^T and A3 A + A5 A A, of which the last is divided by A5: that factor costs nothing in the product that comes next."""
+    """(A3 A + A5 A A) / A5, where A = X X^T. The next product multiplies by A5, which costs nothing there."""
     A = gram(X)
     return torch.add(gram(A), A, alpha=A3 / A5)
 
 
 def by_dense_products(X):
-    """The same by torch's own products."""
+    """The same as by_gram, by torch's own products."""
     A = X @ X.mT
     return torch.addmm(A, A, A, beta=A3 / A5)
 
 
 def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
-    """An update G (M, N), orthogonalised: of G = U S V^T nearly U V^T, in G's dtype; the products are bfloat16 on a GPU."""
+    """Orthogonalises an update G (M, N): if G = U S V^T, the result is nearly U V^T, in G's dtype. On a GPU the products are bfloat16."""
     X = G.to(torch.bfloat16 if G.is_cuda else G.dtype)
     tall = G.shape[0] > G.shape[1]
-    X = X.mT if tall else X  # X X^T is then of the smaller side
+    X = X.mT if tall else X  # so that X X^T has the smaller side
     X = X / (X.norm() + EPSILON)  # no singular value is above 1
     for _ in range(iterations):
         X = torch.addmm(X, polynomial(X), X, beta=A1, alpha=A5)
@@ -54,7 +54,7 @@ def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
 
 
 def published(device):
-    """What flash-muon orthogonalises with, (G, iterations); None where there is none."""
+    """flash-muon's function of (G, iterations), or None if it is not installed or there is no GPU."""
     if device == "cuda":
         with contextlib.suppress(ImportError):
             from flash_muon import fast_newtonschulz

@@ -1,7 +1,7 @@
 """Draws time against N as check.py measures it: reference and solution, judged and timed at each size. Needs matplotlib.
 
 python examples/plot.py time.svg                         256 to 4096, without a GPU 64 to 1024
-python examples/plot.py time.png --solution theirs.py    what it does not know it hands on to check.py
+python examples/plot.py time.png --solution theirs.py    other options are check.py's
 """
 
 import argparse
@@ -16,7 +16,7 @@ CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "check.py
 
 
 def judged(size, options):
-    """The record of check.py at one size. SystemExit where it could not be made."""
+    """Runs check.py at one size and returns its record. Raises SystemExit if check.py fails."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "record.json")
         done = subprocess.run([sys.executable, CHECK, "--size", str(size), "--forward-only", "--json", file, *options])

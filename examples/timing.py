@@ -1,4 +1,4 @@
-"""What the examples measure with: the device that there is, or that is asked for, and the time of a call on it."""
+"""What the examples share to measure with: the option --device, and the time of a call on a device."""
 
 import argparse
 import statistics
@@ -28,8 +28,11 @@ def name_of(device):
 
 
 def milliseconds(call, device, calls=CALLS, in_a_row=1):
-    """The median time of a call, of `calls` times so many in a row; after one call that is not counted. On a GPU between events of the
-    current stream, and before a row of several one more that is not counted: the host gets ahead while the GPU computes it."""
+    """The median time of a call, over `calls` rows of `in_a_row` calls each. One call before the first row is not counted.
+
+    On a GPU it is the time between events of the current stream. If a row has several calls, one more call before each row is not counted:
+    the host gets ahead while the GPU computes it.
+    """
 
     def row():
         for _ in range(in_a_row):

@@ -3,9 +3,9 @@
     python examples/train.py                       512 x 512, 300 steps, on the GPU where there is one
     python examples/train.py --size 2048 --plot loss.png
 
-Minimises |L1 L2 - T|^2 / N (Frobenius) over L1 and L2 with torch.optim.Adam, once with tril_matmul and once with what PyTorch users
-write today, tril(matmul), from the same start. The two loss curves must agree but for float32 rounding. Both are warmed up before either
-is measured: whoever runs first would pay for torch's start. At the end stand loss, time and memory of each.
+The loop minimises |L1 L2 - T|^2 / N (Frobenius) over L1 and L2 with torch.optim.Adam. It runs once with tril_matmul and once with what
+users of PyTorch write today, tril(matmul), from the same start. The two loss curves agree up to float32 rounding. Both products are warmed
+up before either is measured, so that the first one does not pay for torch's start. The script ends with loss, time and memory of each.
 """
 
 import argparse
@@ -18,44 +18,44 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # model_new.py and reference_model.py lie there
 
-LEARNING_RATE = 0.005  # divided by sqrt(N), as the spread of the factors' entries is
-START_SPREAD = 0.05  # of the factors about the identity, at the start
-TARGET_SPREAD = 0.5  # of the target's factors
+LEARNING_RATE = 0.005  # is divided by sqrt(N), like the spread of the factors' entries
+START_SPREAD = 0.05  # spread of the factors about the identity at the start
+TARGET_SPREAD = 0.5  # the same of the target's factors
 WARM_STEPS = 5
 EPSILON = 1e-6  # Adam's; its default, 1e-8, would let an entry whose gradient is rounding noise take full steps
 
 
 def factor(size, spread, generator):
-    """A well conditioned lower triangular matrix: the identity and noise that shrinks with the size. Made on the CPU, in float32."""
+    """A well conditioned lower triangular matrix, on the CPU, in float32: the identity plus noise that shrinks with the size."""
     noise = torch.randn(size, size, generator=generator) * (spread / size**0.5)
     return (torch.eye(size) + noise).tril()
 
 
 def make_target(size, device="cpu", seed=0):
-    """The product of two factors (size, size), so that a fit is possible; computed in float64."""
+    """The product of two factors (size, size), computed in float64. So a fit is possible."""
     generator = torch.Generator().manual_seed(seed)
     first, second = (factor(size, TARGET_SPREAD, generator).double() for _ in range(2))
     return (first @ second).tril().float().to(device)
 
 
 def reference_product(A, B):
-    """tril(matmul) that ignores the upper triangles of A and B, as tril_matmul does."""
+    """tril(matmul), which ignores the upper triangles of A and B as tril_matmul does."""
     return torch.tril(torch.matmul(A.tril(), B.tril()))
 
 
 def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=None):
-    """Fit L1 and L2 to target by gradient descent through `product`.
+    """Fits L1 and L2 to `target` by gradient descent through `product`.
 
     Args:
-        product: function of two (N, N) tensors, such as tril_matmul.
-        target: (N, N), lower triangular.
-        steps: number of steps of Adam, at least 1.
-        learning_rate: Adam's, times sqrt(N).
-        seed: of the start.
-        report: called now and then with (steps done, loss), if given.
+        product: a function of two (N, N) tensors, such as tril_matmul.
+        target: a lower triangular matrix (N, N).
+        steps: the number of steps of Adam, at least 1.
+        learning_rate: Adam's learning rate, times sqrt(N).
+        seed: the seed of the start.
+        report: if given, it is called now and then with (steps done, loss).
 
     Returns:
-        The losses before each step, and after the last: a list of steps + 1 numbers.
+        The losses before each step and after the last step: a list of steps + 1 numbers.
     """
     if steps < 1:
         raise ValueError(f"train: steps must be at least 1, but is {steps}")
@@ -82,7 +82,7 @@ def largest_difference(losses, reference_losses):
 
 
 def plot(curves, file):
-    """Write the loss curves {name: losses} to a PNG."""
+    """Writes the loss curves {name: losses} to a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")  # no display needed
@@ -98,7 +98,8 @@ def plot(curves, file):
 
 
 def measure(product, target, steps, report=None):
-    """Train, and say what that took: losses, milliseconds a step, and megabytes at the peak (None on a CPU, where torch does not count)."""
+    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes (None on a CPU, which torch does not
+    count)."""
     cuda = target.is_cuda
     if cuda:
         torch.cuda.synchronize(target.device)
@@ -136,7 +137,7 @@ def parse_arguments(arguments):
     if given.plot is not None:
         if not given.plot.absolute().parent.is_dir():
             parser.error(f"argument --plot: there is no folder {given.plot.absolute().parent}")
-        try:  # before the training, not after it
+        try:  # an error before the training, not after it
             import matplotlib  # noqa: F401
         except ImportError:
             parser.error("argument --plot: needs matplotlib, which is not installed (pip install matplotlib)")

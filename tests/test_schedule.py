@@ -763,7 +763,7 @@ def test_the_figure_has_the_order_of_the_source(model, tmp_path, monkeypatch):
     """docs/figures/order.svg: the number and the length of each tile."""
     monkeypatch.setattr(sys, "path", list(sys.path))  # figures.py puts its folder there
     figures = module("figures")
-    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// The k that the sums")[0]]
+    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, CHECK, PRODUCT_OF]
     order = host_program(tmp_path, "order", [*head, ORDER_MAIN])
     for rows in (1, 8, 13):
         found = sorted(tuple(map(int, line.split())) for line in order(rows).splitlines()[:-1])
