@@ -29,6 +29,7 @@ import re
 import select
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -515,6 +516,7 @@ class Call:
     """A call with fresh inputs, of which each matrix has a random sign. Made again, it has the same inputs."""
 
     def __init__(self, run, name, dims, mode="forward", kind=0):
+        dims = run.dims if run.options.one_size else dims
         self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
         self.factors = run.random.choices((1, -1), k=len(run.problem.names))
         if name == "normal":
@@ -691,10 +693,12 @@ class Run:
                 row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
             row["unjudged"] = row.get("unjudged", 0) + int(truth.magnitude.isinf().sum())
             if not error <= bound:
+                unwritten = ", never written? (the judge fills free memory with NaN)" * math.isnan(C[at])
+                many = f"{int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 return (
-                    f"worst element {name}{located(C, at)}, exact {float(truth.high[at]):.9g}, reference {float(reference[i][at]):.9g};"
-                    f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
-                    f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
+                    f"worst element {name}{located(C, at)}{unwritten}, exact {float(truth.high[at]):.9g},"
+                    f" reference {float(reference[i][at]):.9g}; its error is {error:.2e} of"
+                    f" {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e}; {many}"
                 )
         tolerance = 1e-2 if self.dtype.itemsize == 2 or self.tf32 else 1e-4
         if call.name == "uniform" and reference and not torch.allclose(results[0], reference[0], atol=tolerance, rtol=tolerance):
@@ -751,6 +755,9 @@ class Run:
             calls += [self.call(name, self.dims, "gradients") for name in at_once]
         for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):
             call.kind, call.way = how
+        if self.options.one_size and not cuda:  # each takes as long as the largest
+            calls = self.random.sample(calls, min(len(calls), 50))
+            again = self.random.sample(calls, 8)
         calls += again
         self.random.shuffle(calls)
         return calls
@@ -804,6 +811,56 @@ def judge_values(run):
         if not made:
             raise CannotRun("no call was made twice")
         run.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
+
+
+def simplicity(row):
+    """A number for each row of a run: the least is that of the case which its author understands first."""
+    suffix = MODES["gradients"][0]
+    size = math.prod(map(int, row["size"].split("x")))
+    return row["input"].endswith(suffix), list(DISTRIBUTIONS).index(row["input"].removesuffix(suffix)), size
+
+
+def report_the_simplest_failure_first(run):
+    """Looks for the smallest size at which uniform inputs fail. Where they do not, the simplest case that was met comes first."""
+    wrong = [row for row in run.rows if row["detail"]]
+    if not wrong:
+        return
+    simplest = min(wrong, key=simplicity)
+    mode = "gradients" if simplest["input"].endswith(MODES["gradients"][0]) else "forward"
+    name, detail = f"{simplest['input']} inputs", f"{simplest['size']}: {simplest['detail']}"
+    run.progress("looking for the simplest case that is wrong")
+    sizes = sorted({size for power in range(run.options.size.bit_length()) for size in (1 << power, (1 << power) + 1)})
+    for size in [run.options.size] if run.options.one_size else sizes:
+        call = run.call("uniform", run.problem.headline(min(size, run.options.size)), mode)
+        references, took = run.request(run.reference, [call])
+        answers, _ = run.request(run.solution, [call], took)
+        if found := run.examine(call, answers[0], references[0]):
+            name, detail = f"uniform{MODES[mode][0]} inputs", f"{label(call.dims)}: {found}"
+            run.rows.append({"input": f"uniform{MODES[mode][0]}", "size": label(call.dims), "detail": found, **call.row})
+            break
+    others = {what: told for what, told in run.findings.items() if what != name}
+    run.findings = {name: detail} | others
+
+
+def hint(run):
+    """What helps the author of an honest file, where the cause of what was found is recognisable."""
+    wrong = [row for row in run.rows if row["detail"]]
+    if not wrong:
+        return ""
+    hints = []
+    if all(row["input"].endswith(MODES["gradients"][0]) for row in wrong):
+        hints.append("each forward call is right, and --forward-only leaves gradients out")
+    errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls
+    of_tf32 = bool(errors) and max(errors) < 2.0**-8 and statistics.median(errors) > 2.0**-16
+    if run.dtype == torch.float32 and not run.tf32 and of_tf32:
+        hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
+    raises = all("the solution raises " in row["detail"] for row in wrong)
+    of_a_size = any(re.search(r"AssertionError|\b(sizes?|shapes?|dimensions?|multiple|divisible)\b", row["detail"]) for row in wrong)
+    at_headline = [row for row in run.rows if row["size"] == label(run.dims)]
+    right_there = bool(at_headline) and not any(row["detail"] for row in at_headline)
+    if raises and (of_a_size or right_there) and not run.options.one_size:
+        hints.append(f"other sizes are asked for than --size, and --size {run.options.size} --one-size judges that one alone")
+    return "; ".join(hints)
 
 
 # ==== 5. The judgement: time ====
@@ -954,6 +1011,7 @@ def parse(argv):
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help="timed; judged to twice, transposed_a (K) to once; inverse: batches")
+    add("--one-size", action="store_true", help="judge --size alone, of one product: for a file that computes no other")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] * torch.cuda.is_available()
@@ -1030,6 +1088,7 @@ def judge(run, texts):
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
             begin(run, stack, "solution", texts, arguments, others=[warden.pid, run.reference.process.pid], **kept)
             judge_values(run)
+            report_the_simplest_failure_first(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
         except Wrong as wrong:
@@ -1060,6 +1119,7 @@ def referee(options):
     number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
     sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{os.uname().machine}, {torch.get_num_threads()} threads"
+    run.device_name = name if run.cuda else f"a CPU ({name})"
     print(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
     print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
@@ -1085,14 +1145,22 @@ def referee(options):
     return status
 
 
+def setting(run):
+    """The dtype, TF32's setting and the device, without which a ratio says little."""
+    tf32 = {True: " (with TF32)", False: " (without TF32)"}[run.tf32] if run.dtype == torch.float32 and run.cuda else ""
+    return f"{run.options.dtype}{tf32} on {run.device_name}"
+
+
 def sentence(run, calls):
     """What was found, for somebody who reads nothing else."""
     name, findings = printable(os.path.basename(run.options.solution)), run.findings
     for what, detail in findings.items():
-        return f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
+        told = f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
+        return told + (f" Hint: {told_by}." if (told_by := hint(run)) else "")
     if not calls:
         raise CannotRun("no call was judged")
-    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
+    told = f"all holds: {name} computes {run.problem.formula} in {setting(run)}, right in all of {calls} calls with inputs of their own"
+    told += f" at {label(run.dims)} alone" * run.options.one_size
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.timings.get("forward")):
         return f"{told}; its time was not measured"

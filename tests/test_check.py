@@ -247,7 +247,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         monkeypatch.setattr(check, "STOPPING", 3.0)
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
         monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
-    real, most = check.Run.calls_to_judge, 8 if below else 120 if verdict == "WRONG" and "--no-timing" in options else None
+    real, most = check.Run.calls_to_judge, 8 if below else 180 if verdict == "WRONG" and "--no-timing" in options else None
     if verdict == "ok" and not path.stem.startswith("honest"):  # what it does to the judge it does in each
         most = most or 40
 
@@ -513,6 +513,48 @@ def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tm
     reference = solution(tmp_path, reference, "reference.py")
     status, out, err = judge(capsys, path, "--no-timing", "--reference", str(reference), "--size", "9")
     assert status == 0, out + err
+
+
+@pytest.mark.parametrize(
+    "name,options,says",
+    [
+        ("tf32", [], ["uniform inputs: 1: worst element C[0, 0]", "--tf32"]),
+        ("nan_above_the_diagonal", [], ["uniform inputs: 2: worst element C[0, 1] = nan, never written?"]),
+        ("no_grad", [], ["uniform, gradients inputs: 1: ", "--forward-only"]),
+        ("wrong_gradient", [], ["uniform, gradients inputs: ", "worst element d", "--forward-only"]),
+        ("honest_of_one_size", [], ["uniform inputs: 1: the solution raises AssertionError: N must be 96", "--size 96 --one-size"]),
+        ("multiples_of_16_only", [], ["uniform inputs: 1: "]),
+        ("wrong_below_8", [], ["uniform inputs: 1: "]),
+        ("wrong_at_one_size", ["--size", "64", "--forward-only"], ["uniform inputs: 64: worst element C["]),
+        ("flushes_denormals", [], ["denormals and 1e10 inputs: "]),
+    ],
+)
+def test_the_simplest_case_comes_first_with_a_hint(name, options, says, quick, capsys):
+    """A random hard input was named, and nothing of what its author could do."""
+    status, out, _ = judge(capsys, CHEATS[0].parent / f"{name}.py", "--no-timing", *options)
+    last = out.splitlines()[-1]
+    assert status == 1 and all(part in last for part in says), last
+    assert ("Hint: " in last) == any(part.count("--") for part in says), last
+
+
+def test_one_size_is_judged_alone(quick, capsys, tmp_path):
+    record = tmp_path / "record.json"
+    path = CHEATS[0].parent / "honest_of_one_size.py"
+    status, out, err = judge(capsys, path, "--one-size", "--no-timing", "--json", str(record))
+    rows = json.loads(record.read_text())["rows"]
+    assert status == 0 and {row["size"] for row in rows} == {"96"} and len(rows) > 50, out + err
+    assert " at 96 alone" in out.splitlines()[-1] and "calls were made twice" in out
+
+
+def test_the_last_line_names_the_dtype_and_the_device(quick, capsys):
+    """A ratio that is quoted alone could be misread."""
+    status, out, _ = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--dtype", "bfloat16", "--size", "9")
+    assert status == 0 and " in bfloat16 on a CPU (" in out.splitlines()[-1]
+    run = types.SimpleNamespace(options=types.SimpleNamespace(dtype="float32"), dtype=torch.float32, cuda=True, device_name="NVIDIA H200")
+    run.tf32 = True
+    assert check.setting(run) == "float32 (with TF32) on NVIDIA H200"
+    run.tf32 = False
+    assert check.setting(run) == "float32 (without TF32) on NVIDIA H200"
 
 
 @pytest.mark.parametrize(
