@@ -957,6 +957,7 @@ def test_the_record_repeats_the_run(quick, capsys, tmp_path):
 
 def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.02})
+    monkeypatch.setattr(check, "TOO_NOISY", float("inf"))  # other tests may be at work beside this one
     path, record = CHEATS[0].parent / "honest_slow.py", tmp_path / "record.json"
     status, out, err = judge(capsys, path, "--trials", "8", "--json", str(record))
     assert status == 0, out + err
@@ -968,7 +969,7 @@ def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
             assert 0 < inside["p10_us"] <= inside["median_us"] <= inside["p90_us"] and times[who]["outside_us"] > 0
         assert times["ratio"] == pytest.approx(times["reference_us"] / times["solution"]["us"])
         assert times["solution"]["us"] > 2000 and times["ratio"] < 1
-        assert f"{times['ratio']:.2f}x" in out
+        assert (f"{times['ratio']:.2g}x" if times["ratio"] < 0.1 else f"{times['ratio']:.2f}x") in out
     assert kept["ratio"] == kept["timings"]["forward"]["ratio"]
 
 
@@ -1249,7 +1250,8 @@ def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow,
     watch = watch_of(reference)
     settled = watch.settle(reference, [(10, 10 * 50e-6, [50.0] * 10)] * 3)
     assert settled["clock"] == "inside" and settled["ratio"] == pytest.approx(counts / 50)
-    assert check.ratio(settled) == (f"{counts / 50:.2f}x" if slow == counts else "at least 2.00x")
+    noisy = "too noisy to time: other processes are using the processor"
+    assert check.ratio(settled) == (f"{counts / 50:.2f}x" if slow == counts else noisy)
 
 
 def test_with_a_seed_no_ratio_is_certified(quick, capsys, tmp_path, monkeypatch):
@@ -1281,10 +1283,31 @@ def test_what_memory_cannot_have_moved_is_impossible(clock):
 
 
 def test_a_slow_solution_is_slower():
-    assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": True}) == "0.85x, slower"
+    quiet = {"noisy": False}
+    assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": True, **quiet}) == "0.85x, slower"
     open_ = "at least 0.85x, which leaves open whether it is faster"
-    assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": False}) == open_
-    assert check.ratio({"ratio": 1.85, "lower_bound": True, "slower": False}) == "at least 1.85x"
+    assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": False, **quiet}) == open_
+    assert check.ratio({"ratio": 1.85, "lower_bound": True, "slower": False, **quiet}) == "at least 1.85x"
+    assert check.ratio({"ratio": 0.0034, "lower_bound": False, "slower": True, **quiet}) == "0.0034x, slower"  # never 0.00x
+
+
+@pytest.mark.parametrize("in_turns,noisy", [(1000.0, False), (1300.0, False), (3000.0, True)])
+def test_no_ratio_where_the_reference_differs_from_itself(in_turns, noisy):
+    """Under load an exact copy of the reference got "at least 0.07x"."""
+    watch = watch_of([(10, 10 * 1000e-6, [1000.0] * 10)] * 3)
+    loaded = [(10, 10 * in_turns * 1e-6, [in_turns] * 10)] * 3
+    settled = watch.settle(loaded, [(10, 10 * 14000e-6, [14000.0] * 10)] * 3)
+    assert settled["noisy"] == noisy and ("too noisy" in check.ratio(settled)) == noisy
+
+
+def test_what_a_request_takes_for_each_call_is_not_the_calls():
+    """At N = 64 the verdict was 0.04x, of a solution that both clocks of the child gave 0.34x."""
+    watch = object.__new__(check.Stopwatch)
+    watch.fixed, watch.besides_a_call = 500e-6, 20e-6
+    requests = [(500, 500e-6 + 500 * 20e-6 + 500 * 40e-6, [40.0] * 500)] * 3
+    assert watch.summary(requests)["outside_us"] == pytest.approx(40)
+    swift = [(500, 500e-6 + 500 * 2e-6, [2.0] * 500)] * 3  # at most half of what a request takes is not its calls
+    assert watch.summary(swift)["outside_us"] == pytest.approx(1.5)
 
 
 def test_a_slow_start_does_not_make_the_sample_small(quick, capsys, tmp_path, monkeypatch):
