@@ -45,6 +45,8 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import math
+import numbers
+import operator
 import os
 import shlex
 import shutil
@@ -3759,6 +3761,7 @@ _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
+_SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")  # of DTensor's, by operator
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first returns no view
 
 # ---- Operator: names, and checks of arguments. ----
@@ -3790,10 +3793,15 @@ def _is_no_subclass(T):
     return type(T) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _check_flags(function, **flags):
+def _checked_flags(function, **flags):
+    """The flags as bools. A bool of numpy's is accepted."""
     for name, flag in flags.items():
-        if not isinstance(flag, bool):
+        if isinstance(flag, bool):
+            continue
+        if str(getattr(flag, "dtype", None)) != "bool" or flag.shape != ():
             raise TypeError(f"{function}: {name} must be True or False, but is {flag!r}")
+        flags[name] = bool(flag)
+    return flags.values()
 
 
 def _prepared(function, A, B, contraction, structure, names="AB", autocast=True):
@@ -4115,6 +4123,12 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     return 2 * math.prod(batch) * terms
 
 
+def _count_inverse_flops(L, unit, *, out_val, **_):
+    """For FlopCounterMode: two for each multiply-add or division. An element (i, j) of an inverse takes i - j + 1 of them."""
+    *batch, _, N = out_val.shape
+    return 2 * math.prod(batch) * (N * (N + 1) * (N + 2) // 6)
+
+
 # ---- Operators, as PyTorch knows them. ----
 #
 # torch.compile, export and torch.func see torch.ops.tril_matmul.product and .inverse. Executed again, as in notebooks, this file defines
@@ -4193,7 +4207,23 @@ def _in_forward_mode():
 def _operator(name, *inputs):
     if not _HAS_LEVELS and _in_forward_mode():
         raise NotImplementedError("tril_matmul: forward mode needs private names of torch, of which this one does not have all")
+    if not torch.compiler.is_compiling():
+        for T in inputs:
+            if isinstance(T, torch.Tensor) and not _is_no_subclass(T):
+                _check_sharding(name, T)
     return getattr(torch.ops.tril_matmul, name)(*inputs)
+
+
+def _check_sharding(name, T):
+    """Says what to do where T is a DTensor and torch has not been told how the operator is divided."""
+    propagator = getattr(getattr(T, "_op_dispatcher", None), "sharding_propagator", None)
+    tables = [getattr(propagator, table) for table in _SHARDING_TABLES if hasattr(propagator, table)]
+    known = getattr(torch.ops.tril_matmul, name).default
+    if tables and not any(known in table for table in tables):
+        raise NotImplementedError(
+            f"tril_matmul: an operand is a {type(T).__name__}, and torch does not know how tril_matmul.{name} is divided among"
+            " processes. Call register() of examples/distributed.py first, and again after this file was executed again."
+        )
 
 
 def _define(rules, name, schema, compute, fake):
@@ -4234,7 +4264,9 @@ def _define(rules, name, schema, compute, fake):
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
-torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops  # register_flop_formula refuses a second time
+# register_flop_formula refuses a second time
+torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops
+torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.inverse] = _count_inverse_flops
 
 # ---- Operator: which way a call goes. ----
 #
@@ -4354,9 +4386,11 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     `unitriangular`, it has to be 0. All else as in tril_matmul.
     """
     name = "triangular_matmul"
-    _check_flags(name, upper=upper, left=left, unitriangular=unitriangular)
-    if not isinstance(diagonal, int) or isinstance(diagonal, bool):
+    upper, left, unitriangular = _checked_flags(name, upper=upper, left=left, unitriangular=unitriangular)
+    if not isinstance(diagonal, (int, numbers.Integral)) or isinstance(diagonal, bool):
         raise TypeError(f"{name}: diagonal must be an int, but is {diagonal!r}")
+    if not isinstance(diagonal, int):  # numpy.int64
+        diagonal = operator.index(diagonal)
     if unitriangular and diagonal:
         raise ValueError(f"{name}: diagonal must be 0 if unitriangular, but is {diagonal}")
     mask = _TRIU if upper else _TRIL
@@ -4387,7 +4421,7 @@ def gram(X, *, transpose=False, structure="dense"):
     or (..., K, K), if `transpose`. Both triangles of its gradient G count: dX = (G + G^T) @ X, or X @ (G + G^T), where G + G^T is rounded
     to the dtype, and Inf beyond it. All else as in tril_matmul.
     """
-    _check_flags("gram", transpose=transpose)
+    (transpose,) = _checked_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _MASKS[:3]:
         raise ValueError(f"gram: structure must be one of 'dense', 'lower', 'upper', but is {structure!r}")
     mask = _MASKS.index(structure)
@@ -4402,18 +4436,22 @@ def lu_matmul(L, U):
     return _call("lu_matmul", L, U, *_PROBLEMS["lu"], names="LU")
 
 
-def triangular_inverse(L, *, unitriangular=False):
-    """The inverse X of a lower triangular matrix L, lower triangular as well: what solve_triangular(L, I, upper=False) computes.
+def triangular_inverse(L, *, upper=False, unitriangular=False):
+    """The inverse X of a triangular matrix L, triangular as well: what torch.linalg.solve_triangular(L, I, upper=upper) computes.
 
-    L is (..., N, N). What is above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. X has Inf or
-    NaN where a diagonal element is zero. In float32 an element is off by some 1e-6 of |X| |L| |X|, as by substitution. 16-bit types, and
-    their gradients, are computed in wider ones; autocast changes nothing, as torch has it. All else as in tril_matmul.
+    L (..., N, N) is lower triangular, or upper, if `upper`, which costs a copy of X. The other triangle is not read. If
+    `unitriangular`, the diagonal is not read either, and ones are in its place. X has Inf or NaN where a diagonal
+    element is zero. In float32 an element is off by some 1e-6 of |X| |L| |X|, as by substitution. 16-bit types, and their
+    gradients, are computed in wider ones; autocast changes nothing, as torch has it. All else as in tril_matmul.
     """
-    _check_flags("triangular_inverse", unitriangular=unitriangular)
+    upper, unitriangular = _checked_flags("triangular_inverse", upper=upper, unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
     wide = L
     if L.dtype in _HALVES:  # X^T G may overflow where dL does not; a CPU's float32 may round to 8 bits
         wide = L.float() if L.is_cuda else L.double()
+    if upper:
+        X = _operator("inverse", wide.mT, unitriangular).to(L.dtype)
+        return X.mT.clone(memory_format=torch.contiguous_format)
     return _operator("inverse", wide, unitriangular).to(L.dtype)
 
 
@@ -4465,15 +4503,39 @@ class ModelNew(torch.nn.Module):
         return tril_matmul(A, B)
 
 
-def _module(name, function):
-    return type(name, (torch.nn.Module,), {"forward": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__})
+class UpperModelNew(torch.nn.Module):
+    """KernelBench level 1, problem 14: the product of two upper triangular matrices."""
+
+    def forward(self, A, B):
+        return triu_matmul(A, B)
 
 
-UpperModelNew = _module("UpperModelNew", triu_matmul)  # problem 14: upper triangular matrices
-TransposedAModelNew = _module("TransposedAModelNew", transposed_a_matmul)  # problem 16: A.T @ B
-TriangularModelNew = _module("TriangularModelNew", triangular_matmul)
-GramModelNew = _module("GramModelNew", gram)
-InverseModelNew = _module("InverseModelNew", triangular_inverse)
+class TransposedAModelNew(torch.nn.Module):
+    """KernelBench level 1, problem 16: A.T @ B."""
+
+    def forward(self, A, B):
+        return transposed_a_matmul(A, B)
+
+
+class TriangularModelNew(torch.nn.Module):
+    """triangular_matmul, with its options."""
+
+    def forward(self, A, X, **options):
+        return triangular_matmul(A, X, **options)
+
+
+class GramModelNew(torch.nn.Module):
+    """gram, with its options."""
+
+    def forward(self, X, **options):
+        return gram(X, **options)
+
+
+class InverseModelNew(torch.nn.Module):
+    """triangular_inverse, with its options."""
+
+    def forward(self, L, **options):
+        return triangular_inverse(L, **options)
 
 
 def get_inputs():

@@ -5,8 +5,8 @@
 
 These suites run on a CUDA GPU by default: `forward`, `problems`, `backward`, `batch` and `mma`, whose cases are rows of measure_products,
 and `family`, `host`, `determinism` and `build`. (`mma` measures the kernel that every GPU from Ampere on has, in a process with
-TRIL_MATMUL_PATH=mma.) Other suites run only if they are named. `registers` needs no GPU. `cpu` is the default where there is no GPU. The
-docstring of each suite says what it measures.
+TRIL_MATMUL_PATH=mma.) Other suites run only if they are named. `registers` needs no GPU. `cpu` and `nan` run on the CPU, and `cpu` is the
+default where there is no GPU. The docstring of each suite says what it measures.
 
 GPU time is the time between events around one call. Before each call 256 MB are written, so that the L2 holds none of the input. The GPU
 waits until the host has launched everything, so that host time does not count. All sides take turns, so that they see the same clocks;
@@ -429,6 +429,66 @@ def suite_infinite(bench, record):
             record.add_timed(bench, {"N": N, "dtype": dtype, "where": where}, calls)
 
 
+SPECIAL_PLACES = {"one": (-1, 0), "row": (-1, slice(None)), "column": (slice(None), 0), "all": (slice(None), slice(None))}
+SPECIAL_SHAPES = ((256,), (1024,), (2048,), (4096,), (64, 64), (64, 256), (8, 512))  # N, or a batch and its N
+SPECIAL_LARGEST = 2048  # N up to which all functions are measured; beyond, a row takes minutes
+SPECIAL_SECONDS = 3.0  # of measuring, for one row
+SPECIAL_ROUNDS = 3  # at least
+
+
+def suite_nan(bench, record):
+    """What NaN and Inf cost on a CPU, by where they stand: the least time of a call beside that of the same call with
+    finite operands. All calls take turns, on one thread, which other processes disturb least. A batch has them in its
+    first matrix alone, and once, as "batch", in all matrices."""
+    solution, grad = bench.solution, torch.autograd.grad
+
+    def gradients(A, B, G):
+        return grad(solution.tril_matmul(A, B), (A, B), G)
+
+    def second_gradients(A, B, G):
+        first = grad(solution.tril_matmul(A, B), (A, B), G, create_graph=True)
+        return grad(first, (A, B, G), (B.detach(), A.detach()))
+
+    functions = {
+        "tril_matmul, in A": (solution.tril_matmul, 2, 0),
+        "triangular_matmul, in X": (solution.triangular_matmul, 2, 1),
+        "gradients, in G": (gradients, 3, 2),
+        "second gradients, in A": (second_gradients, 3, 0),
+        "triangular_inverse": (solution.triangular_inverse, 1, 0),
+    }
+    shapes = [shape for shape in SPECIAL_SHAPES if not bench.sizes or shape[-1] in bench.sizes]  # --sizes: some of them
+    for shape, (function, (call, count, operand)) in itertools.product(shapes, functions.items()):
+        if shape[-1] > SPECIAL_LARGEST and function not in ("tril_matmul, in A", "triangular_inverse"):
+            continue
+        shape = (*shape, shape[-1])
+        label = "x".join(map(str, shape[:-1]))
+        with record.row(f"nan {function} {label}"), torch.enable_grad():
+            draw = torch.Generator().manual_seed(bench.seed)
+            finite = [torch.rand(shape, generator=draw).sub_(0.5).div_(shape[-1] ** 0.5).add_(torch.eye(shape[-1])) for _ in range(count)]
+            calls = {"finite": finite}
+            for value in ("nan", "inf"):
+                for place, at in SPECIAL_PLACES.items():
+                    calls[f"{place} {value}"] = operands = list(finite)
+                    operands[operand] = finite[operand].clone()
+                    first = operands[operand].flatten(0, -3)[0] if len(shape) > 2 else operands[operand]
+                    first[at] = float(value)
+                if len(shape) > 2:
+                    calls[f"batch {value}"] = operands = list(finite)
+                    operands[operand] = torch.full_like(finite[operand], float(value))
+            for operands in calls.values():
+                operands[:] = [T.detach().requires_grad_("gradients" in function) for T in operands]
+            best, start, rounds = dict.fromkeys(calls, math.inf), time.perf_counter(), 0
+            while rounds < SPECIAL_ROUNDS or (rounds < bench.trials and time.perf_counter() < start + SPECIAL_SECONDS):
+                for name, operands in calls.items():
+                    before = time.perf_counter()
+                    call(*operands)
+                    best[name] = min(best[name], time.perf_counter() - before)
+                rounds += 1
+            ratios = {name: seconds / best["finite"] for name, seconds in best.items() if name != "finite"}
+            row = {"function": function, "shape": label, "rounds": rounds, "finite_ms": best["finite"] * 1e3}
+            record.add({**row, "ratios": ratios, "most": max(ratios.values())})
+
+
 def suite_host(bench, record):
     """Host time per call, over many calls in a row that do not wait for the GPU."""
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
@@ -604,7 +664,7 @@ def suite_profile(bench, record):
 # ---- Command line ----------------------------------------------------------------------------------------------------
 
 GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
-WITHOUT_GPU = ("registers", "cpu")
+WITHOUT_GPU = ("registers", "cpu", "nan")
 IF_ASKED = ("check", "peers", "limits", "infinite", "profile", "devices")
 SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in GPU_SUITES + IF_ASKED + WITHOUT_GPU}
 FORCED = "mma"  # the suite that runs with TRIL_MATMUL_PATH=mma
@@ -665,7 +725,8 @@ def main(arguments):
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode
             failures += [f"{FORCED}: its process ended with status {status}; what failed stands above"] * (status != 0)
             continue
-        torch.set_num_threads(2 if name == "cpu" else threads)  # two on any machine, so that records compare; the device's name says so
+        # Whatever the machine has, for records to compare; their device says so
+        torch.set_num_threads({"cpu": 2, "nan": 1}.get(name, threads))
         failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
     if failures:
         print(f"\n{len(failures)} failed:", *failures, sep="\n  ", file=sys.stderr)

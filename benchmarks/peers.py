@@ -6,6 +6,7 @@ compiles, picks the fastest tile) and returns a function without arguments that 
 Unavailable, whose text says why. `python benchmarks/benchmark.py --suite peers` checks and times them.
 """
 
+import argparse
 import contextlib
 import ctypes
 import functools
@@ -143,3 +144,7 @@ def triton_kernel(A, B):
 
 
 PEERS = {"tf32": tf32, "strmm": strmm, "blocked": blocked, "triton": triton_kernel}
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print(__doc__)

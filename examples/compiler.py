@@ -5,6 +5,7 @@ python examples/compiler.py | xargs -r pip install
 If there is nothing to install, the script says why on standard error, and this command does nothing.
 """
 
+import argparse
 import sys
 
 # All get the version of torch's CUDA. The requirements of nvcc alone would bring the newest nvvm, whose PTX an older ptxas refuses.
@@ -23,6 +24,7 @@ def packages(cuda):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     import torch
 
     try:

@@ -317,7 +317,7 @@ def parse_arguments(arguments):
     given.batch = given.batch or ((512, 512) if given.device == "cuda" else (16, 64))
     world = int(os.environ.get("WORLD_SIZE", 1))  # torchrun sets it
     if min(given.size, given.folds) < 1 or given.size % (2 * world * given.folds):
-        says = f"--size {given.size} --folds {given.folds} is given, with {world} ranks"
+        says = f"--size {given.size} --folds {given.folds} is given, with {world} rank{'' if world == 1 else 's'}"
         parser.error(f"{says}; a multiple of 2 * ranks * folds is accepted as --size, and --folds from 1 on")
     if min(given.batch) < 1:
         parser.error(f"argument --batch: {given.batch[0]} {given.batch[1]} is given; two positive numbers are accepted")
@@ -338,7 +338,8 @@ def main(arguments=None):
         mesh, (batch, n) = init_device_mesh(given.device, (dist.get_world_size(),)), given.batch
         register()
         if dist.get_rank() == 0:
-            print(f"{mesh.size()} ranks on {name_of(given.device)}, {backend}, torch {torch.__version__}, float32; times in ms")
+            ranks = "1 rank" if mesh.size() == 1 else f"{mesh.size()} ranks"
+            print(f"{ranks} on {name_of(given.device)}, {backend}, torch {torch.__version__}, float32; times in ms")
             print(f"{'':<40} {'one':>10} {'together':>10} {'ratio':>7} {'error':>9}")
         rows = batches(mesh, (batch, n, n), given.device)
         rows += columns(mesh, given.size, given.folds, given.device)

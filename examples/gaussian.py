@@ -17,7 +17,7 @@ from torch.distributions import MultivariateNormal
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
 
-from timing import add_device, milliseconds, name_of, relative_error  # noqa: E402
+from timing import add_device, milliseconds, name_of, note_of, relative_error  # noqa: E402
 
 from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
 
@@ -69,7 +69,7 @@ def main(arguments=None):
         return MultivariateNormal(mean, scale_tril=L, validate_args=False)
 
     print(f"{given.batch} distributions of {given.size} variables, {given.samples} samples each, float32")
-    print(f"on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms")
+    print(f"on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms{note_of(given.device)}")
     print(f"{'':<18} {'ours':>10} {'torch':>10} {'ratio':>8} {'difference':>11}")
     different = 0.0
     for name, ours, its in (

@@ -43,6 +43,9 @@ def main(argv=None):
             text = export(source.read(), options.problem)
         with open(options.file, "x", encoding="utf-8") as file:
             file.write(text)
+    except FileExistsError:
+        print(f"kernelbench.py: {options.file} exists, and is not replaced; remove it, or give another name", file=sys.stderr)
+        return 2
     except (OSError, SyntaxError, ValueError) as error:
         print(f"kernelbench.py: {options.solution} to {options.file}: {error}", file=sys.stderr)
         return 2

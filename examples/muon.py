@@ -21,7 +21,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
 
-from timing import add_device, milliseconds, name_of  # noqa: E402
+from timing import add_device, milliseconds, name_of, note_of  # noqa: E402
 
 from model_new import gram  # noqa: E402
 
@@ -83,7 +83,8 @@ def main(arguments=None):
     of_gpu = [(512, 512), (1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192)]
     sizes = given.sizes or (of_gpu if given.device == "cuda" else [(64, 64), (128, 128), (256, 128)])
     dtype = "bfloat16" if given.device == "cuda" else "float32"
-    print(f"{ITERATIONS} iterations in {dtype} on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms")
+    where = f"{ITERATIONS} iterations in {dtype} on {name_of(given.device)}, torch {torch.__version__}"
+    print(f"{where}; median of 20, in ms{note_of(given.device)}")
     theirs = published(given.device)
     print(f"{'':<14} {'gram':>10} {'dense':>10} {'ratio':>7}{' flash-muon' * bool(theirs)}  largest difference / norm")
     for size in sizes:

@@ -2,6 +2,8 @@
 
 python examples/plot.py time.svg                         256 to 4096, without a GPU 64 to 1024
 python examples/plot.py time.png --solution theirs.py    other options are check.py's
+
+Each size takes as long as check.py does. The script says how far it is and how long that took.
 """
 
 import argparse
@@ -11,17 +13,29 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "check.py")
+
+
+def run_check(options, record):
+    """Runs check.py with these options. Its record is written to the file `record`, which is temporary and not mentioned. Returns the exit
+    status."""
+    command = [sys.executable, CHECK, *options, "--json", record]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as check:
+        for line in check.stdout:
+            if line != f"wrote {record}\n":
+                print(line, end="", flush=True)
+    return check.returncode
 
 
 def judged(size, options):
     """Runs check.py at one size and returns its record. Raises SystemExit if check.py fails."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "record.json")
-        done = subprocess.run([sys.executable, CHECK, "--size", str(size), "--forward-only", "--json", file, *options])
-        if done.returncode != 0:
-            sys.exit(f"plot.py: check.py ends with status {done.returncode} at --size {size}, and nothing is drawn")
+        status = run_check(["--size", str(size), "--forward-only", *options], file)
+        if status != 0:
+            sys.exit(f"plot.py: check.py ends with status {status} at --size {size}, and nothing is drawn")
         with open(file, encoding="utf-8") as f:
             return json.load(f)
 
@@ -68,8 +82,14 @@ def main(argv=None):
         import torch
 
         options.sizes = [(256 if torch.cuda.is_available() else 64) << n for n in range(5)]
-    draw([judged(size, handed_on) for size in options.sizes], options.file)
-    print(f"wrote {options.file}")
+    start, records = time.monotonic(), []
+    for number, size in enumerate(options.sizes, 1):
+        print(f"size {number} of {len(options.sizes)}: {size}", flush=True)
+        records.append(judged(size, handed_on))
+        seconds = time.monotonic() - start
+        print(f"size {number} of {len(options.sizes)} is judged, after {seconds:.0f} s", flush=True)
+    draw(records, options.file)
+    print(f"wrote {options.file}, after {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

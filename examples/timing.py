@@ -1,4 +1,7 @@
-"""What the examples share to measure with: the option --device, and the time of a call on a device."""
+"""What the examples share to measure with: the option --device, and the time of a call on a device.
+
+It is a module of the other examples, and does nothing by itself.
+"""
 
 import argparse
 import statistics
@@ -61,3 +64,13 @@ def relative_error(result, expected):
     """|result - expected| / |expected| (Frobenius), in float64."""
     expected = expected.double()
     return ((result.double() - expected).norm() / expected.norm()).item()
+
+
+def note_of(device):
+    """What follows the unit of the times at the head of a table: nothing on a GPU, for which this project is."""
+    return ". On a CPU this shows that the values agree, not how fast a GPU is" if torch.device(device).type == "cpu" else ""
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print(__doc__)

@@ -45,6 +45,7 @@ def work_of_one_process(rank, processes, init_file):
     try:
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (processes,))
         case = SimpleNamespace(module=example(), model=helpers.load(), mesh=mesh)
+        what_is_not_registered(case)
         case.module.register()
         for check in (batches, a_replicated_factor, divided_columns, inverses, what_is_gathered, columns_of_one_product, what_is_refused):
             check(case)
@@ -57,6 +58,16 @@ def spread(case, T, *placements):
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(T, case.mesh, placements, src_data_rank=None)
+
+
+def what_is_not_registered(case):
+    """The error names what is to be called."""
+    from torch.distributed.tensor import Replicate
+
+    T = spread(case, torch.eye(4), Replicate())
+    for function, operands in ((case.model.tril_matmul, (T, T)), (case.model.triangular_inverse, (T,))):
+        with pytest.raises(NotImplementedError, match=r"register\(\) of examples/distributed.py"):
+            function(*operands)
 
 
 def results(function, operands, G):

@@ -131,6 +131,29 @@ def test_bad_arguments(example, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+# ---- Every script. ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["examples/compiler.py", "examples/timing.py", "benchmarks/peers.py"])
+def test_a_script_answers_help(script):
+    done = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: {script.split('/')[1]}")
+
+
+@pytest.mark.parametrize("name", ["upper.py", "transposed_a.py"])
+def test_git_ignores_what_the_readme_tells_to_write(name):
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    assert subprocess.run(["git", "-C", ROOT, "check-ignore", "-q", name]).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["muon", "gaussian"])
+def test_an_example_says_that_a_cpu_shows_values_not_speed(name, capsys):
+    script = helpers.module(name, "examples")
+    script.main(["--device", "cpu", *(["--sizes", "8x8"] if name == "muon" else ["--batch", "1", "--size", "8", "--samples", "2"])])
+    assert "On a CPU this shows that the values agree, not how fast" in capsys.readouterr().out
+
+
 # ---- kernelbench.py. -------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +176,8 @@ def test_an_exported_file_serves_kernelbench(problem, kernelbench, tmp_path, cap
     expected = {"lower": A.tril() @ B.tril(), "upper": A.triu() @ B.triu(), "transposed_a": A.mT @ B}[problem]
     torch.testing.assert_close(model(A, B), expected)
     before = path.read_text()
-    assert kernelbench.main([problem, str(path)]) == 2 and "File exists" in capsys.readouterr().err and path.read_text() == before
+    assert kernelbench.main([problem, str(path)]) == 2 and path.read_text() == before
+    assert f"kernelbench.py: {path} exists, and is not replaced" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -208,12 +232,15 @@ def test_a_plot_of_what_check_measures(plot, tmp_path, capfd):
     pytest.importorskip("matplotlib")
     file, plain = tmp_path / "time.svg", ROOT / "tests" / "cheats" / "honest_plain.py"
     plot.main([str(file), "--sizes", "8", "--solution", str(plain), "--device", "cpu", "--trials", "4"])
-    assert "<svg" in file.read_text() and "wrote" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "<svg" in file.read_text() and f"wrote {file}, after" in said
+    assert "record.json" not in said, "a temporary file is announced"
+    assert "size 1 of 1: 8\n" in said and "problem 15" in said  # what check.py says
 
 
 def test_a_plot_of_a_convicted_file_is_not_drawn(plot, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(plot.subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
+    monkeypatch.setattr(plot, "run_check", lambda options, record: 1)
     with pytest.raises(SystemExit, match="check.py ends with status 1 at --size 8"):
         plot.main([str(tmp_path / "time.svg"), "--sizes", "8"])
     assert not list(tmp_path.iterdir())

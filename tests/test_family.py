@@ -766,6 +766,61 @@ def test_compile_of_the_inverse(model, device):
     torch.testing.assert_close(*results)
 
 
+@every_device
+@pytest.mark.parametrize("unit", [False, True], ids=["", "unitriangular"])
+@pytest.mark.usefixtures("forget_compiled")
+def test_the_inverse_of_an_upper_matrix(model, unit, device):
+    """With its gradients of both orders, compiled, and under vmap. The lower triangle is not read."""
+    call = functools.partial(model.triangular_inverse, upper=True, unitriangular=unit)
+    U = factor(2, N=70, seed=1, device=device).mT
+    found = call(U)
+    exact = torch.linalg.solve_triangular(U.triu(), torch.eye(70, dtype=U.dtype, device=device), upper=True, unitriangular=unit)
+    torch.testing.assert_close(found, exact)
+    assert found.is_contiguous() and torch.equal(found, found.triu())
+    torch.testing.assert_close(torch.vmap(call)(U), exact)
+    torch.testing.assert_close(torch.compile(call, fullgraph=True, backend="aot_eager")(U), exact)
+    small = factor(N=4, seed=2, device=device).nan_to_num(0.7).mT.contiguous().requires_grad_()
+    assert gradcheck(call, (small,), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(call, (small,))
+    assert torch.equal(torch.autograd.grad(call(small).sum(), small)[0].tril(-1), torch.zeros_like(small))
+
+
+def test_flops_of_the_inverse(model):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for batch, N in (((), 1), ((), 5), ((2, 3), 4)):
+        L = factor(*batch, N=N, seed=1)
+        with FlopCounterMode(display=False) as counter:
+            model.triangular_inverse(L)
+        terms = sum(i - j + 1 for i in range(N) for j in range(i + 1))  # i - j products, and a division
+        assert counter.get_total_flops() == 2 * math.prod(batch) * terms
+
+
+def test_whole_numbers_and_bools_of_numpy(model):
+    numpy = pytest.importorskip("numpy")
+    A = torch.arange(9.0).reshape(3, 3) + 1
+    yes, one = numpy.bool_(True), numpy.int64(1)
+    assert torch.equal(model.triangular_matmul(A, A, diagonal=one), model.triangular_matmul(A, A, diagonal=1))
+    assert torch.equal(model.triangular_matmul(A, A, upper=yes), model.triangular_matmul(A, A, upper=True))
+    assert torch.equal(model.triangular_inverse(A, upper=yes), model.triangular_inverse(A, upper=True))
+    assert torch.equal(model.gram(A, transpose=yes), model.gram(A, transpose=True))
+    for diagonal in (numpy.float64(1.0), yes, numpy.array([1, 2])):
+        assert "diagonal must be an int, but is" in refusal(TypeError, model.triangular_matmul, A, A, diagonal=diagonal)
+    for flag in (one, numpy.array([True, False]), numpy.array(["lower"])):
+        assert "upper must be True or False, but is" in refusal(TypeError, model.triangular_matmul, A, A, upper=flag)
+
+
+def test_models_have_ordinary_methods(model):
+    A = torch.arange(9.0).reshape(3, 3) + 1
+    calls = {"Upper": "triu_matmul", "TransposedA": "transposed_a_matmul", "Triangular": "triangular_matmul", "Gram": "gram"}
+    for name, function in (calls | {"Inverse": "triangular_inverse"}).items():
+        kind = getattr(model, f"{name}ModelNew")
+        given = (A,) if name in ("Gram", "Inverse") else (A, A)
+        assert kind.forward.__qualname__ == f"{name}ModelNew.forward"
+        assert torch.equal(kind()(*given), getattr(model, function)(*given))
+        assert torch.equal(kind.forward(kind(), *given), getattr(model, function)(*given))  # as super().forward would call it
+
+
 # ---- Errors. ---------------------------------------------------------------------------------------------------------
 
 
