@@ -109,8 +109,11 @@ class GpuMemory:
             address = ctypes.c_uint64()
             self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), self.Handle.from_buffer_copy(bytes.fromhex(handle)), 1)
             self.opened[handle] = address.value
-        base, size = self.range(self.opened[handle])
-        interface = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
+        return self.tensor(*self.range(self.opened[handle]))
+
+    def tensor(self, address, size):
+        """Bytes of a GPU's memory as a tensor with a storage of that size."""
+        interface = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
         return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=interface), device=self.device)
 
     def close(self):
@@ -129,7 +132,8 @@ class Slab:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
                 fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # a size for ever
-            self.bytes = torch.frombuffer(mmap.mmap(self.place, size), dtype=torch.uint8)
+            self.map = mmap.mmap(self.place, size)
+            self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
         elif place:
             self.bytes = self.gpu.open(place[0])[place[1] : place[1] + size]
         else:
@@ -138,6 +142,15 @@ class Slab:
 
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+    def tensor(self, dtype, shape, offset):
+        """A matrix there as a user has it: it is no view, and its storage has its size."""
+        size = math.prod(shape) * dtype.itemsize
+        if self.gpu:
+            flat = self.gpu.tensor(self.bytes.data_ptr() + offset, size)
+        else:
+            flat = torch.frombuffer(self.map, dtype=torch.uint8, count=size, offset=offset)
+        return flat.view(dtype).view(shape).data
 
 
 def room(dtype, *shapes):
@@ -209,10 +222,36 @@ class Child:
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
-        self.at = self.slab.bytes.data_ptr()
-        kinds = (torch.as_tensor, torch.nn.Parameter)
-        self.operand = functools.lru_cache(32)(lambda leaf, at, *shape: kinds[leaf](self.slab.view(self.dtype, shape, at).data))
+        self.blocks, self.in_blocks, self.in_slab = {}, {}, {}  # memory from torch's allocator, tensors there, and tensors in the slab
         return {"guard": GUARD}
+
+    def operand(self, leaf, shape, offset, slot, copy):
+        """The tensor of an input: in the slab, or, where there is no offset, in memory that torch allocates.
+
+        The tensor that had this place before serves again with another version, as a weight does that an optimizer changes.
+        `copy` tells tensors from each other that share their memory.
+        """
+        key = leaf, *shape, copy, slot if offset is None else offset
+        kept = self.in_blocks if offset is None else self.in_slab
+        if key in kept:
+            torch.autograd.graph.increment_version(kept[key])
+            return kept[key]
+        if offset is None:
+            if (slot, *shape) not in self.blocks:
+                self.blocks[(slot, *shape)] = torch.empty(shape, dtype=self.dtype, device=self.device)
+            X = self.blocks[(slot, *shape)].data
+        else:
+            X = self.slab.tensor(self.dtype, shape, offset)
+        kept[key] = torch.nn.Parameter(X) if leaf else X
+        return kept[key]
+
+    def forget(self, inputs):
+        """Drops the memory that these inputs do not use, and the tensors there."""
+        used = {(slot, *shape) for each in inputs for shape, offset, slot, _ in each if offset is None}
+        self.blocks = {key: block for key, block in self.blocks.items() if key in used}
+        self.in_blocks = {key: X for key, X in self.in_blocks.items() if (key[-1], *X.shape) in used}
+        if len(self.in_slab) > 64:
+            self.in_slab.clear()
 
     def execute(self, path, text):
         """Executes a file as KernelBench does: from a temporary file, in which Triton and torch.jit.script find the text of functions."""
@@ -242,14 +281,24 @@ class Child:
             self.model = names[found](*arguments).to(self.device)
         return {"class": found, "arguments": arguments}
 
-    def prepare(self, mode, shapes, inputs, timed, ways):
-        """For calls with inputs at these places. Fills free memory with NaN, so that what is not written shows."""
-        self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
-        self.operands = []
-        for each, (_, other) in zip(inputs, ways, strict=True):
-            leaves = [n < len(self.names) - 1 and bool(mode == "gradients" or other >> n & 1) for n in range(len(each))]  # G is none
-            self.operands.append([self.operand(leaf, at, *shape) for leaf, (shape, at) in zip(leaves, each, strict=True)])
-            torch.autograd.graph.increment_version(self.operands[-1])
+    def prepare(self, mode, shapes, inputs, timed, ways, training, deterministic):
+        """For calls with these inputs. Fills free memory with NaN, so that what is not written shows.
+
+        Says where those inputs lie that are not in the slab.
+        """
+        self.mode, self.shapes, self.answers, self.timed, self.ways = mode, shapes, [], timed, iter(ways)
+        if isinstance(self.model, torch.nn.Module):
+            self.model.train(training)
+        self.operands, own = [], {}
+        self.forget(inputs)
+        for places, (_, other) in zip(inputs, ways, strict=True):
+            leaves = [n < len(self.names) - 1 and bool(mode == "gradients" or other >> n & 1) for n in range(len(places))]  # G is none
+            operands = [self.operand(leaf, *place) for leaf, place in zip(leaves, places, strict=True)]
+            self.operands.append(operands)
+            for X, (_, offset, slot, _) in zip(operands, places, strict=True):
+                if offset is None:
+                    own[slot] = self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)
+        self.places = [[(list(X.shape), X.data_ptr()) for X in operands] for operands in self.operands]
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
@@ -258,8 +307,8 @@ class Child:
             blocks = [filled((size,)) for size in sizes]
             blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
         else:  # freed memory often comes back from the system as zeros
-            torch._C._set_deterministic_algorithms(not timed, warn_only=True)  # torch's debugging aid: fills every new tensor
-        return {}
+            torch._C._set_deterministic_algorithms(deterministic, warn_only=True)  # torch's debugging aid: fills every new tensor
+        return {"own": own}
 
     def calls(self):
         """Where the results of the calls lie, or what is wrong with them. A GPU may be at work still."""
@@ -288,9 +337,13 @@ class Child:
         found, (way, other) = [], next(self.ways)
         lies, alone = divmod(way, 2)  # see GRADIENTS
         G = LAID[lies](G)
-        for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
-            given = [X if any(X is Y for Y in wanted) else X.detach() for X in operands]
-            C = self.model(*(X if X.requires_grad and not other >> n & 1 else X.clone() for n, X in enumerate(given)))
+        distinct = list({id(X): X for X in operands}.values())  # one, where both operands are the same tensor
+        for wanted in [[X] for X in distinct] if alone else [distinct]:  # each as if the others were constants, or all at once
+            given = {}
+            for n, X in enumerate(distinct):
+                is_wanted = any(X is Y for Y in wanted)
+                given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
+            C = self.model(*(given[id(X)] for X in operands))
             for n in range(2, 2 if self.timed else 3 if alone else 5):  # as in a network: backward needs this call's operands
                 self.model(*(X / n for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
@@ -305,8 +358,8 @@ class Child:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": f"the solution raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
-        for X, (shape, offset) in zip(operands, places, strict=True):
-            if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (self.at + offset, shape, True):
+        for X, (shape, address) in zip(operands, places, strict=True):
+            if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (address, shape, True):
                 return {"wrong": "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"}
         results = []
         for name, X, shape in zip(self.names, answer, shapes, strict=False):
@@ -315,7 +368,7 @@ class Child:
             for what, y in {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}.items():
                 if (x := list(X.shape) if what == "shape" else getattr(X, what)) != y:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
-            if self.at <= X.data_ptr() < self.at + self.slab.size:
+            if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in operands):
                 return {"wrong": f"{name} shares memory with an input"}
             results.append([*(self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())])
         return {"results": results}
@@ -477,6 +530,49 @@ class Contender(contextlib.ExitStack):
                 self.relayed += 1
                 tell(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
+    def place_of(self, place, told, dtype):
+        """Where an input lies: a tensor in the slab or on a GPU, or an address in the child's memory."""
+        shape, offset, slot, _ = place
+        if offset is not None:
+            return self.slab.view(dtype, shape, offset)
+        try:
+            where, offset = told["own"][str(slot)]
+            if self.gpu:
+                return self.gpu.open(where)[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            return int(where)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError):
+            raise self.fault("'s process does not say where its inputs lie") from None
+
+    def put(self, X, place, told):
+        """Writes an input."""
+        where = self.place_of(place, told, X.dtype)
+        if isinstance(where, torch.Tensor):
+            where.copy_(X)
+            return
+        data = bytearray(math.prod(place[0]) * X.dtype.itemsize)
+        torch.frombuffer(data, dtype=X.dtype).view(place[0]).copy_(X)
+        self.move(os.pwritev, memoryview(data), where)
+
+    def input_at(self, place, told, dtype):
+        """An input as it is now."""
+        where = self.place_of(place, told, dtype)
+        if isinstance(where, torch.Tensor):
+            return where
+        data = bytearray(math.prod(place[0]) * dtype.itemsize)
+        self.move(os.preadv, memoryview(data), where)
+        return torch.frombuffer(data, dtype=dtype).view(place[0])
+
+    def move(self, how, data, address):
+        """Writes or reads memory of the child, as much at a time as one call to the system moves."""
+        for n in range(0, len(data), 1 << 30):
+            part = data[n : n + (1 << 30)]
+            try:
+                moved = how(self.memory, [part], address + n)
+            except (OSError, OverflowError):
+                moved = 0
+            if moved < len(part):
+                raise self.fault("'s process has no memory where it says that an input lies")
+
     def fetch(self, result, shape, dtype):
         """Moves a result out of the child's memory, and leaves NaN."""
         place, offset, strides = result
@@ -515,7 +611,8 @@ ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 
 class Call:
     """A call with fresh inputs, of which each matrix has a random sign. Made again, it has the same inputs."""
 
-    def __init__(self, run, name, dims, mode="forward", kind=0):
+    def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
+        self.alias = alias  # both operands are the same "tensor", or tensors in the same "memory"
         dims = run.dims if run.options.one_size else dims
         self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
         self.factors = run.random.choices((1, -1), k=len(run.problem.names))
@@ -527,7 +624,10 @@ class Call:
         *self.operands, self.result = run.problem.shapes(dims)
         self.gradient, self.kind, self.way = [self.result] * (mode == "gradients"), kind, 0  # of GRADIENTS
         self.other = run.random.randrange(1 << len(self.operands))  # a bit for each: forward it is a weight, else it is none
-        self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
+        if alias:
+            self.factors[1] = self.factors[0]
+        different = self.operands[:1] if alias == "tensor" else self.operands
+        self.shapes = [self.result, *different * len(self.gradient)]  # of the results; a tensor given twice has one gradient
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
 
     @functools.cached_property
@@ -537,6 +637,8 @@ class Call:
         made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.factors, strict=True)
         made = run.problem.given([X * factor for X, factor in made], run.dtype, (math.nan, 1.0)[draw.odd])
         given = [X.to(run.dtype).contiguous() for X in made]
+        if self.alias:
+            given = [given[1]] * 2  # what is read of the second operand covers what is read of the first
         return given + [gradient_of(self.kind, self.way, draw, run.dtype, shape, run.problem.keep) for shape in self.gradient]
 
 
@@ -621,18 +723,15 @@ class Run:
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
         operands = [X[tuple(slice(None if s else 1) for s in X.stride())] for X in operands]  # the child expands a G of few values
         count = len(calls[0].inputs)
-        laid = list(range(len(operands)))
-        if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
-            self.random.shuffle(laid)
-        offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
-        places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
+        places = self.places_of(calls, operands, aliased=not zeros)
         inputs = [places[n : n + count] for n in range(0, len(places), count)]
         ways = [(call.way, call.other * (not timed and (self.gradients or call.way % 2 == 0))) for call in calls]
-        contender.ask("prepare", limit, mode=calls[0].mode, timed=timed, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
-        views = [contender.slab.view(self.dtype, *place) for place in places]
+        modes = {"mode": calls[0].mode, "timed": timed, "training": self.random.random() < 0.5}
+        modes["deterministic"] = not timed and self.random.random() < 0.5
+        told = contender.ask("prepare", limit, **modes, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
         contender.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
-        for X, view in zip(operands, views, strict=True):  # while the child stands still
-            view.copy_(X)
+        for X, place in zip(operands, places, strict=True):  # while the child stands still
+            contender.put(X, place, told)
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
@@ -649,12 +748,28 @@ class Run:
                 contender.stop()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
-        for n, (X, view) in enumerate(zip(operands, views, strict=True)):
-            if at := first_difference(X, view):
+        for n, (X, place) in enumerate(zip(operands, places, strict=True)):
+            if at := first_difference(X.expand(place[0]), contender.input_at(place, told, self.dtype)):
                 results[n // count] = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
         for wrong in (each for each in results.values() if contender is self.reference and isinstance(each, str)):
             raise contender.fault(f" is wrong: {wrong}")
         return [results[n] for n in range(len(calls))], took
+
+    def places_of(self, calls, operands, aliased):
+        """For the child, of each operand: shape, offset in the slab or None, a number for its memory, and which tensor there.
+
+        A random half lies in the slab with NaN behind it, the rest in memory that the child's torch allocates.
+        """
+        laid = list(range(len(operands)))
+        if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
+            self.random.shuffle(laid)
+        offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
+        places = [(list(X.shape), self.random.choice((offsets[n], None)), n, 0) for n, X in enumerate(operands)]
+        count = len(calls[0].inputs)
+        for n, call in enumerate(calls):
+            if call.alias and aliased:
+                places[n * count + 1] = (*places[n * count][:3], int(call.alias == "memory"))
+        return places
 
     def take(self, contender, call, said):
         """The results of one call, out of the child's memory; a string where there are none."""
@@ -678,7 +793,7 @@ class Run:
         if isinstance(results, str):
             return results
         exact = call.name == "integers" and call.mode != "gradients" and not self.problem.inverse
-        for i, (name, truth) in enumerate(self.problem.truths(call.inputs, exact, self.tf32)):
+        for i, (name, truth) in enumerate(self.problem.truths(call.inputs, exact, self.tf32, call.alias == "tensor")):
             C, errors = results[i], truth.errors(results[i])
             error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
@@ -758,8 +873,31 @@ class Run:
         if self.options.one_size and not cuda:  # each takes as long as the largest
             calls = self.random.sample(calls, min(len(calls), 50))
             again = self.random.sample(calls, 8)
-        calls += again
+        aliased = self.aliased_calls()
+        calls += aliased
+        calls += again + aliased[-1:] + self.random.sample(aliased[:-1], len(aliased) // 4)
         self.random.shuffle(calls)
+        return calls
+
+    def aliased_calls(self):
+        """Calls f(A, A), and f(A, B) where B lies in the memory of A, for problems whose operands may have the same shape."""
+        different = self.options.one_size and self.dims[-1] != self.dims[-2:][0]  # K x M and K x N
+        if len(self.problem.names) < 2 or different:
+            return []
+        aliases = ["tensor", "memory"]
+        sizes = [self.near(most) for most in (20, 150, self.options.size)]
+        sizes = sizes if self.problem.square else [(*dims[:-1], dims[-2]) for dims in sizes]
+        calls = []
+        for mode in MODES if self.gradients else ["forward"]:
+            for dims in sizes:
+                for alias in aliases:
+                    # The reference gets other zeros in A than in X, so it cannot take one tensor for both
+                    alias = alias if self.problem.number or mode == "forward" else "memory"
+                    call = self.call(self.random.choice(list(ORDINARY)), dims, mode, alias=alias)
+                    call.way = self.random.randrange(4)
+                    if alias == "memory" and mode == "gradients" and dims != sizes[0]:
+                        call.other, call.way = 3, 0  # two parameters in one memory, and the gradients of both at once
+                    calls.append(call)
         return calls
 
     def groups(self, calls):

@@ -46,8 +46,13 @@ class Problem:
         """The inputs with zeros where nothing is to be read, and all of G: what a mask covers of it meets those zeros."""
         return [keep(X) for X, keep in zip(inputs, (*self.keeps[:-1], torch.as_tensor), strict=False)]
 
-    def truths(self, inputs, exact=False, tf32=False):
-        """The name and the Truth of each result: of C alone, unless G is given."""
+    def truths(self, inputs, exact=False, tf32=False, one_tensor=False):
+        """The name and the Truth of each result: of C alone, unless G is given. `one_tensor`: A is B, whose gradient is the sum of both."""
+        if one_tensor and len(inputs) > len(self.names):
+            C, (name, gradient), (_, other) = self.truths(inputs, exact, tf32)
+            yield C
+            yield name, gradient.plus(other)
+            return
         read, results = self.read(inputs), self.results if len(inputs) > len(self.names) else ["C"]
         for name, keep, factors_of in zip(results, (self.keep, *self.keeps), self.factors, strict=False):
             yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, None if name == "C" else self.roundings)
@@ -336,6 +341,7 @@ class Truth:
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=None):
         terms, info = X.shape[-1], torch.finfo(X.dtype)
+        self.unit = info.eps / 2
         half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # in the last place of 16-bit numbers
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += (roundings or 0.0) * half_a_unit
@@ -354,6 +360,14 @@ class Truth:
         self.high, self.low = keep(self.high), keep(self.low)
         self.forgiven, self.magnitude = (torch.where(masked, most, Z) for Z in (forgiven, self.magnitude))
         self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
+
+    def plus(self, other):
+        """The truth of a sum of two results, each of which was rounded; the sum is rounded once more."""
+        self.high, self.low = self.high + other.high, self.low + other.low
+        self.magnitude = self.magnitude + other.magnitude
+        self.forgiven = self.forgiven + other.forgiven + self.high.abs() * self.unit
+        self.least, self.most = max(self.least, other.least), max(self.most, other.most)
+        return self
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
