@@ -16,6 +16,7 @@ reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the r
 import argparse
 import contextlib
 import ctypes
+import errno
 import fcntl
 import functools
 import hashlib
@@ -59,6 +60,7 @@ warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")  # torch's:
 import torch  # noqa: E402
 
 from judge.measures import *  # noqa: E402, F403
+from judge.settings import Generators, changes, settings  # noqa: E402
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16")}
 
@@ -85,6 +87,8 @@ class GpuMemory:
 
     def call(self, name, *arguments):
         if status := getattr(self.driver, name)(*arguments):
+            if status == 2:  # CUDA_ERROR_OUT_OF_MEMORY
+                raise torch.OutOfMemoryError(f"not enough memory on {self.device}: {name} fails with CUDA error 2")
             raise OSError(f"{name} fails with CUDA error {status}: nothing can be shared between processes")
 
     def attribute(self, number):
@@ -168,6 +172,20 @@ def describe(error):
     return f"{type(error).__name__}: {error}{hint}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
 
 
+EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
+
+
+def is_exhausted(error, cuda):
+    """Whether an error says that memory, threads or descriptors have run out, which is no fault of the file."""
+    if isinstance(error, OSError):
+        return error.errno in EXHAUSTED
+    if isinstance(error, torch.OutOfMemoryError):
+        return cuda
+    words = ["can't start new thread", "DefaultCPUAllocator"]
+    words += ["out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation"] if cuda else []
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
 MISSING = {  # what an error's text says of the machine, and what the machine does not have then
     r"No module named '?([\w.]+)": r"the package \1",
     r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": "the CUDA toolkit (nvcc)",
@@ -222,6 +240,7 @@ class Child:
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
+        self.before, self.left, self.has_gradients = None, [], True  # settings before a request, and what was left changed
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}  # memory from torch's allocator, tensors there, and tensors in the slab
         return {"guard": GUARD}
 
@@ -272,6 +291,7 @@ class Child:
     def load(self, path, text, classes, arguments, tf32):
         """Executes the file and makes the first of these classes that it defines."""
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        before = settings(self.cuda)
         self.execute(path, text)
         names = vars(self.module)
         if arguments is None:  # the reference
@@ -279,13 +299,24 @@ class Child:
             arguments = list(names.get("get_init_inputs", list)())
         if found := next((name for name in classes if name in names), None):
             self.model = names[found](*arguments).to(self.device)
-        return {"class": found, "arguments": arguments}
+        changed = changes(before, settings(self.cuda))
+        self.generators = Generators()
+        return {"class": found, "arguments": arguments, "changed": changed}
+
+    def settled(self):
+        """The settings that the last request has left changed."""
+        changed = self.left + self.generators.changes()
+        self.left = []
+        if self.before is not None:
+            changed += changes(self.before, settings(self.cuda))
+        return {"changed": changed}
 
     def prepare(self, mode, shapes, inputs, timed, ways, training, deterministic):
         """For calls with these inputs. Fills free memory with NaN, so that what is not written shows.
 
         Says where those inputs lie that are not in the slab.
         """
+        changed = self.settled()["changed"]
         self.mode, self.shapes, self.answers, self.timed, self.ways = mode, shapes, [], timed, iter(ways)
         if isinstance(self.model, torch.nn.Module):
             self.model.train(training)
@@ -308,7 +339,8 @@ class Child:
             blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
         else:  # freed memory often comes back from the system as zeros
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)  # torch's debugging aid: fills every new tensor
-        return {"own": own}
+        self.before = settings(self.cuda)
+        return {"own": own, "changed": changed}
 
     def calls(self):
         """Where the results of the calls lie, or what is wrong with them. A GPU may be at work still."""
@@ -323,17 +355,22 @@ class Child:
                 except BaseException as error:  # SystemExit too: the solution may not end the child
                     self.answers.append(error)
                 end.record()
+            if torch.is_grad_enabled() != (mode_before := self.has_gradients):
+                self.left.append(f"torch.set_grad_enabled (was {mode_before}, is {not mode_before})")
         return {"calls": list(map(self.locate, self.answers, self.shapes, self.operands, self.places))}
 
     def times(self):
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, *operands):
-        torch.set_grad_enabled(next(self.ways)[0] % 2 == 1)
+        self.has_gradients = next(self.ways)[0] % 2 == 1
+        torch.set_grad_enabled(self.has_gradients)
         return (self.model(*operands),)
 
     def gradients(self, *operands):
         *operands, G = operands
+        self.has_gradients = True
+        torch.set_grad_enabled(True)
         found, (way, other) = [], next(self.ways)
         lies, alone = divmod(way, 2)  # see GRADIENTS
         G = LAID[lies](G)
@@ -344,6 +381,7 @@ class Child:
                 is_wanted = any(X is Y for Y in wanted)
                 given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
             C = self.model(*(given[id(X)] for X in operands))
+            del given, X  # what was computed for this call alone is the graph's now
             for n in range(2, 2 if self.timed else 3 if alone else 5):  # as in a network: backward needs this call's operands
                 self.model(*(X / n for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
@@ -354,7 +392,7 @@ class Child:
 
     def locate(self, answer, shapes, operands, places):
         """Where the results of one call lie, or what is wrong with them."""
-        if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
+        if is_exhausted(answer, self.cuda):
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": f"the solution raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
@@ -385,7 +423,9 @@ def serve(channel):
                 torch.get_device_module(child.device).synchronize(child.device)
                 print(end="", flush=True), LIBC.fflush(None)  # what was printed belongs to this request
             except BaseException as error:  # SystemExit too
-                print(json.dumps({"raises": describe(error), "missing": what_is_missing(error, child.device)}), file=done)
+                told = {"raises": describe(error), "missing": what_is_missing(error, child.device)}
+                told["exhausted"] = is_exhausted(error, child.cuda)
+                print(json.dumps(told), file=done)
             print(file=done, flush=True)
 
 
@@ -422,11 +462,28 @@ def halts(number, thread):
     return state in b"TZX" or state == b"D" and stop_thread(number, int(thread.name))
 
 
+def kills_for_memory():
+    """How many processes the system has ended since it began because memory had run out."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/vmstat") as counters:
+        return int(next(line for line in counters if line.startswith("oom_kill ")).split()[1])
+    return 0
+
+
+def schedule_of(thread):
+    """On which processors a thread may run, its nice value and its scheduling policy."""
+    with contextlib.suppress(OSError):  # it has ended
+        affinity = sorted(os.sched_getaffinity(thread))
+        return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
+
+
 class Contender(contextlib.ExitStack):
     """A file and the child that runs it, 'solution' or 'reference': a process group, stopped unless it answers."""
 
-    def __init__(self, who, path, slab, others=(), warden=None, folder=None, builds=None):
+    ends_by = math.inf  # when the whole run has to end, by time.perf_counter()
+
+    def __init__(self, who, path, slab, others=(), warden=None, folder=None, builds=None, ends_by=math.inf):
         super().__init__()
+        self.ends_by, self.schedules, self.killed_before = ends_by, {}, kills_for_memory()
         self.who, self.path, self.slab, self.gpu, self.relayed, self.printed = who, path, slab, slab.gpu, 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
@@ -468,11 +525,22 @@ class Contender(contextlib.ExitStack):
             try:  # noqa: SIM105 (hundreds of processes at each request: suppress() takes half as long again)
                 if runs := os.getpgid(number) == own:
                     runs = not all(halts(number, thread) for thread in Path(f"/proc/{number}/task").iterdir())
-            except OSError:  # where a thread ends meanwhile, it has run until now
-                pass
+            except OSError as error:  # where a thread ends meanwhile, it has run until now
+                if error.errno in EXHAUSTED:  # of the judge itself
+                    raise
             if runs:
                 return False
         return True
+
+    def examine_schedule(self):
+        """Ends a run in which somebody else changed where or when this process runs: its times would prove nothing."""
+        threads = map(int, os.listdir(f"/proc/{self.process.pid}/task"))
+        for thread in threads:
+            now = schedule_of(thread)
+            before = self.schedules.setdefault(thread, now)
+            if now is not None and before is not None and now != before:
+                told = f"processors, nice value and policy were {before}, and are {now}"
+                raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {told}")
 
     def fault(self, what):
         """To be raised. The reference's fault, or one before a file is loaded, says nothing about the solution."""
@@ -490,6 +558,8 @@ class Contender(contextlib.ExitStack):
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self.channel.settimeout(0)  # a byte out of band is told of, and never comes
             while not said.endswith(b"\n\n"):  # what is there at last is an answer, however long the judge itself has been stopped
+                if time.perf_counter() > self.ends_by:
+                    raise CannotRun("the run takes longer than --within allows: the machine is busy, or --size is large")
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
                 ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""  # who prints waits where one is full
@@ -503,6 +573,8 @@ class Contender(contextlib.ExitStack):
                 if not piece and (self.channel in ready or self.process.poll() is not None):
                     code = self.wait(5)
                     self.relay()  # its last words
+                    if code == -signal.SIGKILL and kills_for_memory() > self.killed_before:
+                        raise CannotRun(f"the system had no memory left and ended the {self.who}'s process while {doing}")
                     end = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
                     raise self.fault(f"'s process {'closes its channel' if code is None else end} while {doing}")
                 if not piece:
@@ -514,6 +586,8 @@ class Contender(contextlib.ExitStack):
         if not self.gpu or do != "calls":  # a CPU's clock runs until then: of who answers in a vfork others may be at work
             self.stop()
         if "raises" in answer:
+            if answer.get("exhausted"):
+                raise CannotRun(f"the {self.who}'s process lacks memory or another resource: {printable(answer['raises'])}")
             if self.judged and do == "load" and answer.get("missing"):
                 raise cannot_be_judged(self.path, answer["missing"], answer["raises"])
             raise self.fault(f" raises {printable(answer['raises'])}")
@@ -530,6 +604,14 @@ class Contender(contextlib.ExitStack):
                 self.relayed += 1
                 tell(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
+    def examine_settings(self, answer):
+        """Convicts a solution that leaves settings changed."""
+        changed = answer.get("changed")
+        if self.who == "solution" and changed:
+            told = "; ".join(map(str, changed[:3])) if isinstance(changed, list) else str(changed)
+            hint = " (--tf32 allows TF32)" if "TF32" in told or "float32_matmul" in told else ""
+            raise Wrong("settings", f"the solution changes them for its caller: {printable(told)}{hint}")
+
     def place_of(self, place, told, dtype):
         """Where an input lies: a tensor in the slab or on a GPU, or an address in the child's memory."""
         shape, offset, slot, _ = place
@@ -540,7 +622,11 @@ class Contender(contextlib.ExitStack):
             if self.gpu:
                 return self.gpu.open(where)[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
             return int(where)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError):
+        except torch.OutOfMemoryError:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                raise
             raise self.fault("'s process does not say where its inputs lie") from None
 
     def put(self, X, place, told):
@@ -729,12 +815,15 @@ class Run:
         modes = {"mode": calls[0].mode, "timed": timed, "training": self.random.random() < 0.5}
         modes["deterministic"] = not timed and self.random.random() < 0.5
         told = contender.ask("prepare", limit, **modes, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
+        contender.examine_settings(told)
         contender.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
         for X, place in zip(operands, places, strict=True):  # while the child stands still
             contender.put(X, place, told)
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
+        if contender is self.reference:
+            contender.examine_schedule()
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
@@ -776,7 +865,7 @@ class Run:
         call.missing = ""
         try:
             if "no_memory" in said:
-                raise torch.OutOfMemoryError(f"not enough memory on {self.device} for the {contender.who}: {printable(said['no_memory'])}")
+                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {printable(said['no_memory'])}")
             if "wrong" in said:
                 wrong = printable(said["wrong"]) or "it says that its result is wrong"
                 call.missing = printable(said.get("missing", ""))
@@ -785,6 +874,8 @@ class Run:
         except torch.OutOfMemoryError:  # the judge's own, too
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:  # the judge's own
+                raise
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     def examine(self, call, results, reference=None):
@@ -1172,6 +1263,7 @@ def parse(argv):
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
     add("--trials", metavar="T", type=number(int, 1, 10**5), help="calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)")
+    add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help="seconds of a whole run at most (3600); beyond: exit 2")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--batches", action=argparse.BooleanOptionalAction, help="judge batches too (default: where no --solution is given)")
@@ -1212,6 +1304,7 @@ def begin(run, stack, who, texts, arguments=None, **others):
     if (found := answer.get("class", "nothing")) not in classes:
         missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
+    contender.examine_settings(answer)
     if who == "reference":
         run.reference_class = found
     print(f"{who:<10}{printable(contender.path)}: {found}")
@@ -1229,7 +1322,7 @@ def judge(run, texts):
         folder = tempfile.mkdtemp(prefix="check-")  # the warden removes it and ends both groups, when the judge has ended or is done
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        kept = {"warden": warden.stdin.fileno(), "folder": folder}
+        kept = {"warden": warden.stdin.fileno(), "folder": folder, "ends_by": run.begun + run.options.within}
         arguments = begin(run, stack, "reference", texts, **kept)
         try:
             if not run.options.forward_only:
@@ -1244,6 +1337,7 @@ def judge(run, texts):
             report_the_simplest_failure_first(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
+            run.solution.examine_settings(run.solution.ask("settled", run.options.timeout))
         except Wrong as wrong:
             run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
         except (OSError, RuntimeError, MemoryError) as reason:
@@ -1340,6 +1434,9 @@ def main(argv=None):
         status, why = 130, "interrupted"
     except (OSError, RuntimeError, MemoryError) as reason:  # CannotRun; no file more, no such driver, no memory, no factorization
         status, why = 2, f"{reason}" + "; a smaller --size may fit" * ("memory" in str(reason))
+    except Exception:  # status 1 is a verdict, and this is none
+        traceback.print_exc()
+        status, why = 2, "the judge itself failed, and nothing is said about the solution"
     tell(f"check.py: {why}")
     return status
 

@@ -9,6 +9,7 @@ CHECK_SEEDS=100 python -m pytest tests/test_check.py -k honest       judges the 
 
 import contextlib
 import functools
+import gc
 import itertools
 import json
 import os
@@ -128,6 +129,7 @@ class Fork(subprocess.Popen):
 
     def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
         def run():
+            gc.freeze()  # garbage of the tests would close descriptors by their numbers, which are others' here
             for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed}:
                 with contextlib.suppress(OSError):
                     os.close(fd)  # that by which an exec tells of itself, too
@@ -675,6 +677,28 @@ def test_closed_descriptors_cost_no_verdict(tmp_path):
     assert judge.returncode == 0, err
 
 
+LEAVES_GARBAGE = """
+import gc, os, pathlib, sys, test_check
+tests = os.getpid()
+kept = []
+for _ in range(60):
+    cycle = [open(os.devnull)]
+    cycle.append(cycle)
+    kept.append(cycle)
+del cycle
+gc.collect()
+os.register_at_fork(after_in_child=kept.clear, after_in_parent=lambda: os.getpid() != tests and gc.collect())
+judge = test_check.start(pathlib.Path(sys.argv[1]), test_check.PLAIN)
+print(judge.communicate(timeout=300)[1], judge.returncode)
+"""
+
+
+def test_garbage_of_the_tests_closes_no_descriptor_of_a_fork(tmp_path):
+    """Beside other tests two of these got no verdict at times: a slab's descriptor was closed, or was another file's."""
+    done = subprocess.run([sys.executable, "-c", LEAVES_GARBAGE, str(tmp_path)], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.stdout.endswith(" 0\n"), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("text,status,verdict", [(PLAIN, 0, "all holds: "), ("1 / 0\n", 1, "WRONG: ")], ids=["right", "wrong"])
 def test_what_cannot_be_written_to_standard_error_costs_no_verdict(text, status, verdict, tmp_path):
     """Where its disk was full the judge ended with status 1, by which it convicts, and without a verdict."""
@@ -715,7 +739,7 @@ def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkey
         run.findings |= {"normal inputs": "8: wrong"} if wrong else {}
         if who in LACKS:
             raise LACKS[who]
-        check.Run.take(run, run.solution, None, {"no_memory": "out of memory"})
+        check.Run.take(run, run.solution, types.SimpleNamespace(), {"no_memory": "out of memory"})
 
     monkeypatch.setattr(check, "judge_values", found)
     status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only")
@@ -733,6 +757,70 @@ def test_what_ends_without_a_verdict_has_not_the_status_of_one(tmp_path):
     done = subprocess.run([sys.executable, str(alone)], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "the folder judge/ is missing" in done.stderr and str(tmp_path) in done.stderr
+
+
+def test_a_failure_of_the_judge_is_no_verdict(capsys, monkeypatch):
+    """A ValueError of its own ended it with status 1, by which it convicts."""
+    monkeypatch.setattr(check, "referee", lambda _: int("x"))
+    assert check.main(["--device", "cpu"]) == 2
+    assert "the judge itself failed" in capsys.readouterr().err
+
+
+def test_a_judge_without_descriptors_does_not_convict(monkeypatch):
+    """It could not look whether the child's threads stand, and the solution was convicted of not standing still."""
+
+    def refuse(_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(check, "halts", lambda *_: refuse(None))
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                check.Contender.stands(types.SimpleNamespace(process=process))
+        finally:
+            process.kill()
+    run = object.__new__(check.Run)
+    run.dtype = torch.float32
+    contender = types.SimpleNamespace(who="solution", fetch=lambda *_: refuse(None))
+    call = types.SimpleNamespace(shapes=[[1, 1]])
+    with pytest.raises(OSError, match="Too many open files"):
+        run.take(contender, call, {"results": [[0, 0, [1, 1]]]})
+
+
+@pytest.mark.parametrize("kind", ["OSError(24, 'Too many open files')", 'RuntimeError("can\'t start new thread")'])
+def test_a_solution_that_lacks_what_is_exhausted_is_not_convicted(kind, quick, capsys, tmp_path):
+    for text in (f"raise {kind}\n" + PLAIN, PLAIN.replace("return ", f"raise {kind}\n        return ")):
+        status, out, err = judge(capsys, solution(tmp_path, text), "--no-timing", "--forward-only", "--size", "9")
+        assert status == 2 and "lacks memory or another resource" in err.splitlines()[-1], out + err
+
+
+def test_a_process_that_the_system_ended_for_its_memory_is_not_convicted(quick, capsys, monkeypatch):
+    kills = itertools.count()
+    monkeypatch.setattr(check, "kills_for_memory", lambda: next(kills))
+    status, out, err = judge(capsys, CHEATS[0].parent / "kills_itself.py", "--no-timing", "--forward-only", "--size", "9")
+    assert status == 2 and "the system had no memory left" in err.splitlines()[-1], out + err
+
+
+def test_a_run_ends_within_its_bound(quick, capsys):
+    begun = time.perf_counter()
+    path = CHEATS[0].parent / "hangs_asleep.py"
+    status, out, err = judge(capsys, path, "--no-timing", "--forward-only", "--within", "3", "--timeout", "600", "--size", "9")
+    assert status == 2 and "--within" in err.splitlines()[-1] and time.perf_counter() - begun < 30, out + err
+
+
+def test_a_reference_that_somebody_slows_down_is_no_verdict(quick, capsys, monkeypatch):
+    """Another run's solution pinned it to one core at nice 19: a ratio of 8 was certified."""
+    Shared.drop()
+    real, requests = check.schedule_of, itertools.count()
+
+    def schedule_of(thread):
+        processors, nice, policy = real(thread)
+        return processors, nice + (next(requests) > 20), policy
+
+    monkeypatch.setattr(check, "schedule_of", schedule_of)
+    status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only", "--size", "9")
+    Shared.drop()
+    assert status == 2 and "has changed how the reference's process is scheduled" in err.splitlines()[-1], out + err
 
 
 def test_nobody_finds_the_seed_by_trying_all():

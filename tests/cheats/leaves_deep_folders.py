@@ -6,10 +6,12 @@ import torch
 from torch import nn
 
 first = tempfile.mkdtemp()
+before = os.getcwd()
 os.chdir(first)
 for _ in range(1500):
     os.mkdir("in")
     os.chdir("in")
+os.chdir(before)
 os.chmod(first, 0)
 
 

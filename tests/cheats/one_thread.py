@@ -1,8 +1,8 @@
-# ok with --trials 8, below 2x: fewer threads for its own process slow nobody else
+# WRONG, "torch.set_num_threads": its caller computes with another number of threads from now on
 import torch
 from torch import nn
 
-torch.set_num_threads(1)
+torch.set_num_threads(1 if torch.get_num_threads() > 1 else 2)
 
 
 class ModelNew(nn.Module):

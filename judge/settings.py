@@ -1,0 +1,124 @@
+"""What a process has set for all of its code: global settings of torch and of Python. The child compares them around what it runs."""
+
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import torch
+
+
+def read(get, *arguments):
+    """A setting, or the kind of error where it cannot be read, as where a file mixes torch's two ways to set TF32."""
+    try:
+        return get(*arguments)
+    except (AttributeError, RuntimeError, OSError, ValueError) as error:
+        return type(error).__name__
+
+
+def arithmetic():
+    """How this thread's processor rounds, and whether it flushes denormal numbers. torch has no function that tells."""
+    one, small, tiny = map(float, ("1", "1e-17", "5e-324"))  # no constants: Python would compute with them beforehand
+    return {"rounds": (one + small, one - small), "keeps denormals": tiny * one != 0.0}
+
+
+def products():
+    """What float32 and 16-bit products may lose."""
+    cuda = torch.backends.cuda.matmul
+    return {
+        "precision": read(torch.get_float32_matmul_precision),
+        "TF32": read(lambda: cuda.allow_tf32),
+        "TF32 in cuDNN": read(lambda: torch.backends.cudnn.allow_tf32),
+        "float16 sums": read(lambda: cuda.allow_fp16_reduced_precision_reduction),
+        "bfloat16 sums": read(lambda: cuda.allow_bf16_reduced_precision_reduction),
+    }
+
+
+def hooks():
+    """The numbers of what torch calls for every module and every operation."""
+    module = torch.nn.modules.module
+    names = [name for name in vars(module) if name.startswith("_global_") and name.endswith("hooks")]
+    found = {name: len(getattr(module, name)) for name in sorted(names)}
+    found["function modes"] = read(torch._C._len_torch_function_stack)
+    found["dispatch modes"] = read(torch._C._len_torch_dispatch_stack)
+    return found
+
+
+def umask():
+    return next((line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")), None)
+
+
+def settings(cuda):
+    """The settings by name. What only tunes speed, warnings and where modules are found are left out: honest files set them."""
+    found = {
+        "torch.set_grad_enabled": torch.is_grad_enabled(),
+        "torch.inference_mode": torch.is_inference_mode_enabled(),
+        "torch.set_default_dtype": torch.get_default_dtype(),
+        "torch.set_default_device": read(torch.get_default_device),
+        "torch.use_deterministic_algorithms": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
+        "torch.set_num_threads": torch.get_num_threads(),
+        "torch.manual_seed": torch.initial_seed(),
+        "torch.autocast": [
+            (device, read(torch.is_autocast_enabled, device), read(torch.get_autocast_dtype, device)) for device in ("cpu", "cuda")
+        ],
+        "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled(),
+        "precision of products": products(),
+        "hooks and modes": hooks(),
+        "rounding and denormal numbers": arithmetic(),
+        "gc": (gc.isenabled(), gc.get_threshold()),
+        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "hooks of Python": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook),
+        "tracing": (sys.gettrace(), sys.getprofile()),
+        "sys.setswitchinterval": sys.getswitchinterval(),
+        "working folder": read(os.getcwd),
+        "umask": read(umask),
+        "priority": (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)),
+    }
+    if cuda:
+        found["torch.cuda.manual_seed"] = torch.cuda.initial_seed()
+        found["torch.cuda.set_device"] = torch.cuda.current_device()
+        found["torch.cuda.set_stream"] = torch.cuda.current_stream().cuda_stream
+    return found
+
+
+def changes(before, after):
+    """What differs, in words."""
+    told = []
+    for name, old in before.items():
+        new = after[name]
+        if isinstance(old, dict):
+            told += changes({f"{name}, {key}": value for key, value in old.items()}, {f"{name}, {key}": new.get(key) for key in old})
+        elif old != new:
+            told.append(f"{name} (was {old}, is {new})")
+    return told
+
+
+class Generators:
+    """Tells that a random generator is set to the same state again and again, as by random.seed(0) in each call."""
+
+    def __init__(self):
+        self.before, self.seen = self.states(), set()
+
+    def states(self):
+        return {"random.seed": random.getstate(), "torch.manual_seed": bytes(torch.get_rng_state().tolist())}
+
+    def changes(self):
+        """Since the last call of this method."""
+        told, now = [], self.states()
+        for name, state in now.items():
+            if state == self.before[name]:
+                continue
+            if (name, state) in self.seen:
+                told.append(f"{name} (the generator is in the state that an earlier call left)")
+            self.seen.add((name, state))
+        random.random()  # so that a state that is set again differs from the one before
+        torch.rand(1)
+        self.before = self.states()
+        return told
