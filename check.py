@@ -311,7 +311,7 @@ class Child:
             changed += changes(self.before, settings(self.cuda))
         return {"changed": changed}
 
-    def prepare(self, mode, shapes, inputs, timed, ways, training, deterministic):
+    def prepare(self, mode, shapes, inputs, timed, ways, training, deterministic, inference):
         """For calls with these inputs. Fills free memory with NaN, so that what is not written shows.
 
         Says where those inputs lie that are not in the slab.
@@ -320,6 +320,7 @@ class Child:
         self.mode, self.shapes, self.answers, self.timed, self.ways = mode, shapes, [], timed, iter(ways)
         if isinstance(self.model, torch.nn.Module):
             self.model.train(training)
+        self.inference = inference
         self.operands, own = [], {}
         self.forget(inputs)
         for places, (_, other) in zip(inputs, ways, strict=True):
@@ -365,6 +366,9 @@ class Child:
     def forward(self, *operands):
         self.has_gradients = next(self.ways)[0] % 2 == 1
         torch.set_grad_enabled(self.has_gradients)
+        if self.inference:
+            with torch.inference_mode():
+                return (self.model(*operands),)
         return (self.model(*operands),)
 
     def gradients(self, *operands):
@@ -802,7 +806,7 @@ class Run:
 
     # ---- Requests. ----
 
-    def request(self, contender, calls, expected=0.0, timed=False):
+    def request(self, contender, calls, expected=0.0, timed=False, inference=False):
         """Results of calls of one mode, or what is wrong with them, and the seconds; `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
@@ -813,6 +817,7 @@ class Run:
         inputs = [places[n : n + count] for n in range(0, len(places), count)]
         ways = [(call.way, call.other * (not timed and (self.gradients or call.way % 2 == 0))) for call in calls]
         modes = {"mode": calls[0].mode, "timed": timed, "training": self.random.random() < 0.5}
+        modes["inference"] = inference
         modes["deterministic"] = not timed and self.random.random() < 0.5
         told = contender.ask("prepare", limit, **modes, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
         contender.examine_settings(told)
@@ -835,7 +840,9 @@ class Run:
             if self.cuda and len(results) == 1:  # a GPU's clock runs until then
                 took = time.perf_counter() - begun
                 contender.stop()
-        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
+        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * (
+            len(calls[0].shapes) + count
+        ):  # else the next results may lie there again
             contender.gpu.close()
         for n, (X, place) in enumerate(zip(operands, places, strict=True)):
             if at := first_difference(X.expand(place[0]), contender.input_at(place, told, self.dtype)):
@@ -987,7 +994,7 @@ class Run:
                     call = self.call(self.random.choice(list(ORDINARY)), dims, mode, alias=alias)
                     call.way = self.random.randrange(4)
                     if alias == "memory" and mode == "gradients" and dims != sizes[0]:
-                        call.other, call.way = 3, 0  # two parameters in one memory, and the gradients of both at once
+                        call.other, call.way = 0, 0  # two parameters in one memory, and the gradients of both at once
                     calls.append(call)
         return calls
 
@@ -1092,6 +1099,20 @@ def hint(run):
     return "; ".join(hints)
 
 
+def judge_inference_mode(run):
+    """Calls in inference_mode, after all others: what a module keeps from such a call, autograd refuses in a later one."""
+    dims = [run.near(most) for most in (20, 150, run.options.size)] + [run.dims]
+    calls = [run.call(name, each) for each in dims for name in run.random.sample(list(ORDINARY), 2)]
+    run.random.shuffle(calls)
+    for group in run.groups(calls):
+        answers, _ = run.request(run.solution, group, LOADING * run.options.timeout, inference=True)
+        for call, results in zip(group, answers, strict=True):
+            if wrong := run.examine(call, results):
+                raise Wrong("calls in inference_mode", f"{label(call.dims)}: {wrong}")
+            vars(call).pop("inputs", None)
+    run.check("calls in inference_mode", "ok", f"{len(calls)} calls")
+
+
 # ==== 5. The judgement: time ====
 
 ROUNDS = 4  # requests of either contender, in turns
@@ -1137,7 +1158,7 @@ class Stopwatch:
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
             self.peak = 2e3 * kilohertz * width / 8 or math.inf  # two words a clock
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
+            most = min(most, int(0.6 * free / (2 * sample.nbytes + 2 * made)))
         self.most = max(1, most) if run.cuda else 2  # on a CPU the child finds where results lie before the clock stops
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
@@ -1337,6 +1358,8 @@ def judge(run, texts):
             report_the_simplest_failure_first(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
+            if not run.findings:
+                judge_inference_mode(run)
             run.solution.examine_settings(run.solution.ask("settled", run.options.timeout))
         except Wrong as wrong:
             run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
