@@ -840,9 +840,8 @@ class Run:
             if self.cuda and len(results) == 1:  # a GPU's clock runs until then
                 took = time.perf_counter() - begun
                 contender.stop()
-        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * (
-            len(calls[0].shapes) + count
-        ):  # else the next results may lie there again
+        places_of_a_call = count + len(calls[0].shapes)
+        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * places_of_a_call:  # else the next results may lie there again
             contender.gpu.close()
         for n, (X, place) in enumerate(zip(operands, places, strict=True)):
             if at := first_difference(X.expand(place[0]), contender.input_at(place, told, self.dtype)):
