@@ -249,7 +249,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         monkeypatch.setattr(check, "STOPPING", 3.0)
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
         monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
-    real, most = check.Run.calls_to_judge, 8 if below else 180 if verdict == "WRONG" and "--no-timing" in options else None
+    real, most = check.Run.calls_to_judge, 8 if below else 1000 if verdict == "WRONG" and "--no-timing" in options else None
     if verdict == "ok" and not path.stem.startswith("honest"):  # what it does to the judge it does in each
         most = most or 40
 
