@@ -104,9 +104,9 @@ constexpr bool kEveryThreadArrives = false;
 #endif
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
-enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // kSymmetric: of results alone
+enum Mask : int { kFull = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // kSymmetric: of results alone
 // Which elements an operand has, by line (row m of X, column n of Y) and k: those with (k - line) * side <= 0.
-enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
+enum KRange : int { kFromDiagonal = -1, kAll, kToDiagonal };
 enum ElementType : int { kFloat32, kFloat64, kFloat16, kBFloat16 };
 enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // TRIL_MATMUL_PATH
 
@@ -121,10 +121,10 @@ struct Product {
   int64_t x_row, x_col, y_row, y_col, c_row, c_col;   // one of C's is 1
   int64_t c_batch;       // from one product's C to the next one's
   int m, n, k;           // C is m x n
-  Side x_side, y_side;   // kEverywhere but of triangles, which are square
+  KRange x_range, y_range;   // KRange::kAll but of triangles, which are square
   int c_lower;           // 1: C is square, and what is above its diagonal is not computed, but zero or
   int symmetric;         // 1: what stands opposite; y is x, transposed
-  int tf32;              // 1: 11 bits of float32 operands are enough (torch's TF32)
+  int allow_tf32;              // 1: 11 bits of float32 operands are enough (torch's TF32)
   int64_t batches;       // batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   ElementType type;
@@ -137,13 +137,13 @@ struct Gpu {
   void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory, given later to work of this stream alone
 };
 
-// How a product of the Hopper kernel went, in device memory.
+// How a product of the fp16x3 kernel went, in device memory.
 struct Control {
-  int fallback;   // set by packing if pairs of fp16 cannot hold a block: product_behind then computes the product
+  int fallback;   // set by packing if pairs of fp16 cannot hold a block: fixup_kernel then computes the product
   int outliers;   // elements that packing lists, too small beside the largest of their block
 };
 
-enum Kernel : int { kExactKernel, kTf32Kernel, kHalfKernel, kMmaKernel, kHopperKernel };
+enum Kernel : int { kExactKernel, kSplitTf32Kernel, kSixteenBitKernel, kMmaKernel, kFp16x3Kernel };
 [[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
 """
 
@@ -164,7 +164,7 @@ bool is_computed_whole(const Product& product, const Gpu& gpu);
 // Raises a Python error, if this is one. Hidden: other libraries may have such a name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on the current device, `gpu`. The Hopper kernel's workspace has each product's Control near its begin.
+// Launches on the current device, `gpu`. The fp16x3 kernel's workspace has each product's Control near its begin.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
 // Rows 64 `row` to 64 `row` + 63 of p.c, the inverse of the lower p.x, float32 or float64: see invert_rows.
@@ -172,7 +172,8 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, which left both packed in `kept`, their workspace. False, and
 // nothing is launched, if such a workspace has not so many bytes.
-bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu);
+bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
+                      const Gpu& gpu);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----
@@ -200,21 +201,21 @@ DEVICE int triangle_root(int q) {
 // Calls f(d, at) for each batch dimension d: product `number` is at `at` of it.
 template <typename F>
 DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
-  uint32_t rest = number;   // 0, if there are none
+  uint32_t remainder = number;   // 0, if there are none
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // a division each; most batches need none
     const uint32_t size = p.batch_size[d];
-    f(d, rest % size), rest /= size;
+    f(d, remainder % size), remainder /= size;
   }
-  f(0, rest);
+  f(0, remainder);
 }
 
 DEVICE int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
   int64_t offset = 0;
-  for_each_batch_dim(p, number, [&](int d, uint32_t at) { offset += at * strides[d]; });
+  for_each_batch_dim(p, number, [&](int d, uint32_t index) { offset += index * strides[d]; });
   return offset;
 }
 template <typename T>
-DEVICE T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + uint32_t(number) * p.c_batch; }
+DEVICE T* c_matrix(const Product& p, int number) { return static_cast<T*>(p.c) + uint32_t(number) * p.c_batch; }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
 
@@ -223,30 +224,34 @@ enum Operand : int { kX, kY };
 // Whether the rows of a packed operand are its k; else they are lines. Triangles are packed as lower ones, others as they lie; where X's
 // are k, Y's are, too: so there are three kinds of products, as there are contractions.
 HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
-  const bool of_x = p.x_side == kFromLine || (!p.x_side && p.y_side != kUpToLine && p.x_row < p.x_col);
-  return of_x || (operand == kY && (p.y_side == kFromLine || (!p.y_side && p.y_col < p.y_row)));
+  const bool x_k_is_row =
+      p.x_range == KRange::kFromDiagonal || (!p.x_range && p.y_range != KRange::kToDiagonal && p.x_row < p.x_col);
+  return x_k_is_row || (operand == kY && (p.y_range == KRange::kFromDiagonal || (!p.y_range && p.y_col < p.y_row)));
 }
 
-DEVICE bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
+DEVICE bool is_in_range(KRange k_range, int line, int k) { return (k - line) * k_range <= 0; }
 
 // The first k-block that may be on the diagonal, for lines from block `line` on; without a diagonal beyond all.
-DEVICE int first_on_diagonal(Side side, int line) { return side ? line : int(kMaxSize); }
+DEVICE int first_on_diagonal(KRange k_range, int line) { return k_range ? line : int(kMaxSize); }
 
 HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
 // Whether X, Y and C are triangles: tril_matmul and its gradients.
-HOST_DEVICE bool is_lower(const Product& p) { return p.x_side && p.y_side && has_zeros(p); }
+HOST_DEVICE bool is_lower(const Product& p) { return p.x_range && p.y_range && has_zeros(p); }
 
 // Whether zeros of a mask may meet an Inf or a NaN of the other operand.
-HOST_DEVICE bool is_masked(const Product& p) { return p.x_side || p.y_side; }
+HOST_DEVICE bool is_masked(const Product& p) { return p.x_range || p.y_range; }
 
 // Whether half precision stores a symmetric C twice, as kernels of smaller tiles do; else `mirror` copies it.
 HOST_DEVICE bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
 // The k that rows [row, row_end) and columns [col, col_end) of C sum: in elements, or in blocks of one size.
-HOST_DEVICE int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
-HOST_DEVICE int end_of_k(Side x, Side y, int row_end, int col_end, int depth) {
-  return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
+HOST_DEVICE int first_k(KRange x_range, KRange y_range, int row, int col) {
+  return max(x_range == KRange::kFromDiagonal ? row : 0, y_range == KRange::kFromDiagonal ? col : 0);
+}
+HOST_DEVICE int end_of_k(KRange x_range, KRange y_range, int row_end, int col_end, int depth) {
+  return min(min(depth, x_range == KRange::kToDiagonal ? row_end : depth),
+             y_range == KRange::kToDiagonal ? col_end : depth);
 }
 
 // ---- Schedule: the order of tiles, the longest first.
@@ -266,71 +271,82 @@ struct Tile {
 //   none triangular            one group: bands of rows, so that tiles meet in the L2 cache; C lower: anti-diagonals
 struct TileOrder {
   int rows, cols;   // of one C, in tiles
-  Side x, y;
+  KRange x_range, y_range;
   int c_lower;
   int edge, depth;   // of a tile, and of all k, in units
 
   // edge, unit: in elements
-  HOST_DEVICE static TileOrder of(const Product& p, int edge, int unit = 1) {
-    return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_side, p.y_side, p.c_lower, edge / unit, ceil_div(p.k, unit)};
+  HOST_DEVICE static TileOrder make(const Product& p, int edge, int unit = 1) {
+    return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_range,          p.y_range,
+            p.c_lower,           edge / unit,         ceil_div(p.k, unit)};
   }
-  HOST_DEVICE bool masked() const { return x || y; }
-  HOST_DEVICE bool both_masked() const { return x && y; }
-  HOST_DEVICE bool by_rows() const { return !y; }   // if one operand is triangular
+  HOST_DEVICE bool masked() const { return x_range || y_range; }
+  HOST_DEVICE bool both_masked() const { return x_range && y_range; }
+  HOST_DEVICE bool by_rows() const { return !y_range; }   // if one operand is triangular
   // C lower, one triangular: whether the longest group has most tiles
-  HOST_DEVICE bool falls() const { return by_rows() ? x == kUpToLine : !x && y == kFromLine; }
+  HOST_DEVICE bool groups_shrink() const {
+    return by_rows() ? x_range == KRange::kToDiagonal : !x_range && y_range == KRange::kFromDiagonal;
+  }
 
   HOST_DEVICE int64_t count() const { return c_lower ? triangle(rows) : int64_t(rows) * cols; }
-  HOST_DEVICE int groups() const { return !masked() ? 1 : x ? rows : cols; }
-  HOST_DEVICE int64_t tiles_of(int group) const {
+  HOST_DEVICE int groups() const { return !masked() ? 1 : x_range ? rows : cols; }
+  HOST_DEVICE int64_t tiles_in_group(int group) const {
     return !masked()       ? count()
-           : c_lower       ? (falls() ? rows - group : group + 1)
+           : c_lower       ? (groups_shrink() ? rows - group : group + 1)
            : both_masked() ? 2 * group + 1
                            : (by_rows() ? cols : rows);
   }
   HOST_DEVICE int length(int group) const { return masked() ? min(depth, (groups() - group) * edge) : depth; }
   int64_t work() const {   // of all tiles
     int64_t sum = 0;
-    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
+    for (int group = 0; group < groups(); ++group) sum += tiles_in_group(group) * length(group);
     return sum;
   }
 
-  DEVICE Tile tile(int i, int j) const {
-    return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, depth)};
+  DEVICE Tile make_tile(int i, int j) const {
+    return {i, j, first_k(x_range, y_range, i * edge, j * edge),
+            end_of_k(x_range, y_range, (i + 1) * edge, (j + 1) * edge, depth)};
   }
-  DEVICE Tile at(int place) const {
-    auto along = [&](int group) { return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group; };
+  DEVICE Tile find_tile(int tile_index) const {
+    auto group_to_line = [&](int group) {
+      return (by_rows() ? x_range : y_range) == KRange::kToDiagonal ? groups() - 1 - group : group;
+    };
     int i, j;
     if (c_lower && masked() == both_masked()) {
-      const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // in 32 bits: half the instructions
-      const int group = root, in = place - first;
-      i = x == kFromLine ? group : in + rows - 1 - group, j = y == kUpToLine ? rows - 1 - group : in;
+      // in 32 bits: half the instructions
+      const uint32_t root = triangle_root(tile_index), first = root * (root + 1) / 2;
+      const int group = root, index_in_group = tile_index - first;
+      i = x_range == KRange::kFromDiagonal ? group : index_in_group + rows - 1 - group,
+      j = y_range == KRange::kToDiagonal ? rows - 1 - group : index_in_group;
     } else if (c_lower) {   // one triangular; falling groups are rising ones, from the end
-      const int from = falls() ? int(count()) - 1 - place : place, root = triangle_root(from), in = from - int(triangle(root));
-      const int line = along(falls() ? rows - 1 - root : root), at = falls() ? root - in : in;
-      i = by_rows() ? line : line + at, j = by_rows() ? at : line;
+      const int rising_index = groups_shrink() ? int(count()) - 1 - tile_index : tile_index,
+                root = triangle_root(rising_index), index_in_group = rising_index - int(triangle(root));
+      const int line = group_to_line(groups_shrink() ? rows - 1 - root : root),
+                index_in_line = groups_shrink() ? root - index_in_group : index_in_group;
+      i = by_rows() ? line : line + index_in_line, j = by_rows() ? index_in_line : line;
     } else if (both_masked()) {   // the corner first: so opposite tiles of a symmetric product are split alike
-      int group = triangle_root(place / 2);   // the square root, or one less
-      group += uint32_t(group + 1) * (group + 1) <= uint32_t(place);
-      const int at = place - group * group;
-      i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
-      if (x == kUpToLine) i = rows - 1 - i, j = rows - 1 - j;
+      int group = triangle_root(tile_index / 2);   // the square root, or one less
+      group += uint32_t(group + 1) * (group + 1) <= uint32_t(tile_index);
+      const int index_in_line = tile_index - group * group;
+      i = index_in_line <= group ? group : index_in_line - group - 1,
+      j = index_in_line <= group ? group - index_in_line : group;
+      if (x_range == KRange::kToDiagonal) i = rows - 1 - i, j = rows - 1 - j;
     } else {
       constexpr int kBand = 8;   // rows
       const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
-      const uint32_t group = place / width, in = place % width;
+      const uint32_t group = tile_index / width, index_in_group = tile_index % width;
       if (masked()) {
-        i = by_rows() ? along(group) : in, j = by_rows() ? in : along(group);
+        i = by_rows() ? group_to_line(group) : index_in_group, j = by_rows() ? index_in_group : group_to_line(group);
       } else {
         const uint32_t first = group * kBand, height = min(kBand, rows - int(first));
-        i = first + in % height, j = in / height;
+        i = first + index_in_group % height, j = index_in_group / height;
       }
     }
-    return tile(i, j);
+    return make_tile(i, j);
   }
 };
 
-// ---- Schedule: the tiles of the tf32 and the mma kernel, in elements.
+// ---- Schedule: the tiles of the split-tf32 and the mma kernel, in elements.
 
 // What a CTA computes: a split of a tile.
 template <typename T>
@@ -341,10 +357,17 @@ struct WorkTile {
   int splits, split;       // of the tile, a power of two; this CTA's
   int k_begin, k_blocks;   // of the split
   DEVICE WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
-      : x(static_cast<const T*>(p.x)), y(static_cast<const T*>(p.y)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
-    for_each_batch_dim(p, batch, [&](int d, uint32_t at) { x += at * p.x_batch[d], y += at * p.y_batch[d]; });
-    const int all = ceil_div(tile.k_end - tile.k_begin, block_k), log = __ffs(splits) - 1, first = all * split >> log;
-    k_begin = tile.k_begin + first * block_k, k_blocks = (all * (split + 1) >> log) - first;
+      : x(static_cast<const T*>(p.x)),
+        y(static_cast<const T*>(p.y)),
+        c(c_matrix<T>(p, batch)),
+        tile(tile),
+        splits(splits),
+        split(split) {
+    for_each_batch_dim(p, batch, [&](int d, uint32_t index) { x += index * p.x_batch[d], y += index * p.y_batch[d]; });
+    const int all_k_blocks = ceil_div(tile.k_end - tile.k_begin, block_k), log_splits = __ffs(splits) - 1,
+              first_k_block = all_k_blocks * split >> log_splits;
+    k_begin = tile.k_begin + first_k_block * block_k,
+    k_blocks = (all_k_blocks * (split + 1) >> log_splits) - first_k_block;
   }
 };
 
@@ -355,34 +378,41 @@ struct SplitPlan {
   TileOrder tile_order;
   uint32_t tiles;          // of one product, if any are shared
   uint32_t cluster_size;   // kMostSplits; or 1, where nothing is shared
-  uint16_t order[kMostClusters];   // of clusters, as they come, if tiles are shared: 4 * the first tile + log2 of splits
+  // of clusters, as they come, if tiles are shared: 4 * the first tile + log2 of splits
+  uint16_t order[kMostClusters];
   int64_t clusters;        // of one product
 
   // Splits are short, but two k-blocks at least, since each has a start and an end, and short tiles are not shared; measured on an H200.
   // There is room for `at_once` clusters, for `first` of them with one CTA an SM.
-  static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
-    const TileOrder tile_order = TileOrder::of(p, kBlock), in_k_blocks = TileOrder::of(p, kBlock, block_k);
-    const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
+  static SplitPlan make(const Product& p, int block_k, int64_t clusters_at_once, int64_t first_clusters) {
+    const TileOrder tile_order = TileOrder::make(p, kBlock), in_k_blocks = TileOrder::make(p, kBlock, block_k);
+    const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * kMostSplits;
     auto length = [&](int group) { return in_k_blocks.length(group); };
-    const int64_t even = room ? p.batches * in_k_blocks.work() / room : in_k_blocks.depth;
-    const int worth = block_k == kBlock ? 5 : 3;   // sharing: k-blocks of 16 bits take the least time
-    for (int64_t longest = std::max<int64_t>(2, even); longest < length(0) && length(0) >= worth; longest += 1 + longest / 32) {
+    const int64_t even_share = ctas_at_once ? p.batches * in_k_blocks.work() / ctas_at_once : in_k_blocks.depth;
+    const int min_shared_k_blocks = block_k == kBlock ? 5 : 3;   // sharing: k-blocks of 16 bits take the least time
+    for (int64_t longest = std::max<int64_t>(2, even_share); longest < length(0) && length(0) >= min_shared_k_blocks;
+         longest += 1 + longest / 32) {
       int64_t by_all = 0, by_half = 0;
       for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
-        (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_of(group);
+        (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_in_group(group);
       by_all += by_half % 2, by_half -= by_half % 2;
       const int64_t clusters = by_all + by_half / 2 + (tiles - by_all - by_half + kMostSplits - 1) / kMostSplits;
-      if (clusters > kMostClusters || (clusters * p.batches > at_once && (tiles * p.batches <= room || 5 * longest < 8 * even))) continue;
+      if (clusters > kMostClusters || (clusters * p.batches > clusters_at_once &&
+                                       (tiles * p.batches <= ctas_at_once || 5 * longest < 8 * even_share)))
+        continue;
       SplitPlan plan = {tile_order, uint32_t(tiles), kMostSplits, {}, clusters};
-      int64_t loads[4 * kMostClusters], tile = 0, end = 0;   // by its first tile: of each CTA of a cluster, in quarters of a k-block
+      // by its first tile: of each CTA of a cluster, in quarters of a k-block
+      int64_t loads[4 * kMostClusters], tile = 0, group_end = 0;
       for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
-        const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0, shares = 4 >> log_splits;   // of tiles
-        while (tile >= end) end += tile_order.tiles_of(++group);
+        // of tiles
+        const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0, shares = 4 >> log_splits;
+        while (tile >= group_end) group_end += tile_order.tiles_in_group(++group);
         plan.order[cluster] = uint16_t(4 * tile + log_splits), loads[tile] = length(group) * shares, tile += shares;
       }
       // The load of clusters that join the first on the SMs falls: let that of the first rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
-      if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
+      if (clusters * p.batches <= clusters_at_once)
+        std::reverse(plan.order, plan.order + std::min(clusters, first_clusters / p.batches));
       return plan;
     }
     return {tile_order, 0, 1, {}, tiles};
@@ -391,7 +421,7 @@ struct SplitPlan {
 
 // What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this, and a division takes long.
 template <typename T>
-DEVICE WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
+DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
   if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
   uint32_t tile = cluster;
@@ -400,7 +430,7 @@ DEVICE WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t clu
     tile = entry / 4 + (rank >> log_splits), splits = 1 << log_splits, split = rank % splits;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
-  return {p, batch, plan.tile_order.at(tile), splits, split, block_k};
+  return {p, batch, plan.tile_order.find_tile(tile), splits, split, block_k};
 }
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
@@ -412,11 +442,11 @@ struct alignas(16) ClusterTile {
   int row, col, cols;   // its first block, and its columns of blocks; of rows it has Tiles::edge
   int batch;
   int k_begin, k_end;   // its k-blocks, or its split's: [k_begin, k_end)
-  int corner;           // 0; or 1 or 2, of two corners
+  int pair_half;           // 0; or 1 or 2, of two corners
   int split, splits;    // of its k-blocks; set where tiles may be cut
-  int place;            // of SplitTiles: of its first split's partial sums
+  int partial_slot;            // of SplitTiles: of its first split's partial sums
 
-  DEVICE void cut(int number, int parts) {
+  DEVICE void take_split(int number, int parts) {
     split = number, splits = parts;
     if (parts == 1) return;
     const uint32_t length = k_end - k_begin, count = parts;   // without a sign a division takes fewer instructions
@@ -427,34 +457,43 @@ struct alignas(16) ClusterTile {
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, one after the other.
 struct Tiles : TileOrder {
   int batches;
-  int halved;       // so many tiles, the first, have two numbers, for the left and the right half of their columns
-  bool corners;     // whether the last ones are corners: see docs/kernel.md
+  // so many tiles, the first, have two numbers, for the left and the right half of their columns
+  int column_split_tiles;
+  bool diagonal_pairs;     // whether the last ones are corners: see docs/kernel.md
   int count;        // of numbers
   int splits = 1;   // CTAs of a cluster, which share the k-blocks of a tile
   int clusters;
-  int apart;        // so many more have no numbers: see last_on_diagonal
+  int tail_tiles;        // so many more have no numbers: see last_on_diagonal
 
-  DEVICE ClusterTile at(uint32_t number) const {
-    const bool half = number < 2u * halved;
-    uint32_t tile = half ? number / 2 : number - halved;
+  DEVICE ClusterTile find_tile(uint32_t number) const {
+    const bool is_column_half = number < 2u * column_split_tiles;
+    uint32_t tile = is_column_half ? number / 2 : number - column_split_tiles;
     int batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
-    const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, in no corner
-    if (corners && left >= beside) {
-      const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
-      return {first + edge, first, edge, batch, 0, depth, on_diagonal % 2 + 1};
+    // tiles beside the diagonal, in no corner
+    const int tail_index = diagonal_pairs ? int(tile - triangle(rows - 2)) : -1, beside_diagonal = (rows - 1) / 2;
+    if (diagonal_pairs && tail_index >= beside_diagonal) {
+      const int on_diagonal = tail_index - beside_diagonal, first_block = on_diagonal / 2 * 2 * edge;
+      return {first_block + edge, first_block, edge, batch, 0, depth, on_diagonal % 2 + 1};
     }
-    const Tile place = left >= 0 ? TileOrder::tile(2 * left + 2, 2 * left + 1) : TileOrder::at(tile);
-    const int row = place.i * edge, col = place.j * edge + (half && number % 2 ? edge / 2 : 0), cols = half ? edge / 2 : edge;
+    const Tile ordered =
+        tail_index >= 0 ? TileOrder::make_tile(2 * tail_index + 2, 2 * tail_index + 1) : TileOrder::find_tile(tile);
+    const int row = ordered.i * edge, col = ordered.j * edge + (is_column_half && number % 2 ? edge / 2 : 0),
+              cols = is_column_half ? edge / 2 : edge;
     // Of all of C a half sums the tile's k: in a symmetric product the tile opposite meets the same Inf. All halves have a k-block, one
     // beyond the last column, too
-    if (!half || (both_masked() && !c_lower)) return {row, col, cols, batch, place.k_begin, place.k_end};
-    return {row, col, cols, batch, min(first_k(x, y, row, col), depth - 1), end_of_k(x, y, row + edge, col + cols, depth)};
+    if (!is_column_half || (both_masked() && !c_lower)) return {row, col, cols, batch, ordered.k_begin, ordered.k_end};
+    return {row,
+            col,
+            cols,
+            batch,
+            min(first_k(x_range, y_range, row, col), depth - 1),
+            end_of_k(x_range, y_range, row + edge, col + cols, depth)};
   }
 
   // K-block number `at` of a tile, which begins with that in the middle of k, if it has it, and comes round at its end.
-  DEVICE int k_block(const ClusterTile& tile, int at) const {
-    const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + at;
+  DEVICE int k_block(const ClusterTile& tile, int k_index) const {
+    const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + k_index;
     return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
   }
 };
@@ -465,49 +504,59 @@ struct Tiles : TileOrder {
 // in order, so that those before one have been handed out before it.
 struct SplitTiles : Tiles {
   int longest;
-  int cut;
-  int places;   // for one product's partial sums: of all splits but each tile's last
+  int num_split_tiles;
+  int partial_slots;   // for one product's partial sums: of all splits but each tile's last
 
   // Groups of one length and one number of splits.
   HOST_DEVICE int groups() const { return masked() ? Tiles::groups() : 2; }
-  HOST_DEVICE int64_t tiles_of(int group) const {
-    return masked() ? Tiles::tiles_of(group) : group == 0 ? cut : TileOrder::count() - cut;
+  HOST_DEVICE int64_t tiles_in_group(int group) const {
+    return masked()     ? Tiles::tiles_in_group(group)
+           : group == 0 ? num_split_tiles
+                        : TileOrder::count() - num_split_tiles;
   }
-  HOST_DEVICE int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
+  HOST_DEVICE int splits_in_group(int group) const {
+    return masked() || group == 0 ? ceil_div(length(group), longest) : 1;
+  }
 
   // products: of one size, which share the clusters
-  static SplitTiles of(const Product& p, int clusters, int products) {
-    SplitTiles tiles = {{TileOrder::of(p, kTileEdge, kBlock), int(p.batches)}};
+  static SplitTiles make(const Product& p, int clusters, int products) {
+    SplitTiles tiles = {{TileOrder::make(p, kTileEdge, kBlock), int(p.batches)}};
     tiles.longest = max(1, tiles.depth);
     if (tiles.masked()) {   // cuts tiles longer than a cluster's average work; measured on an H200
-      int64_t most = tiles.work() * p.batches * products / clusters;
-      if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
-      tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(4, most)));
+      int64_t most_k_blocks = tiles.work() * p.batches * products / clusters;
+      // few splits count for more than an even share
+      if (most_k_blocks < 40) most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < 20 ? 2 : 4);
+      tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(4, most_k_blocks)));
     } else {   // cuts those left when all clusters have had equally many, to end soonest, if a split costs a k-block
-      const int64_t left = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;   // of a product
+      // of a product
+      const int64_t leftover_tiles = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;
       int best = tiles.longest;
-      for (int splits = 2; left && splits < best && ceil_div(tiles.depth, splits) >= 4; ++splits) {
-        const int length = ceil_div(tiles.depth, splits), time = ceil_div(int(left) * int(p.batches) * splits, clusters) * length + splits;
+      for (int splits = 2; leftover_tiles && splits < best && ceil_div(tiles.depth, splits) >= 4; ++splits) {
+        const int length = ceil_div(tiles.depth, splits),
+                  time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
         if (time < best) best = time, tiles.longest = length;
       }
-      if (tiles.longest < tiles.depth) tiles.cut = int(left);
+      if (tiles.longest < tiles.depth) tiles.num_split_tiles = int(leftover_tiles);
     }
     int64_t numbers = 0;   // of one product
-    for (int group = 0; group < tiles.groups(); ++group) numbers += tiles.tiles_of(group) * tiles.splits_of(group);
-    tiles.places = int(numbers - tiles.TileOrder::count());
-    tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_pairs says so
+    for (int group = 0; group < tiles.groups(); ++group)
+      numbers += tiles.tiles_in_group(group) * tiles.splits_in_group(group);
+    tiles.partial_slots = int(numbers - tiles.TileOrder::count());
+    tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_fp16x3 says so
     return tiles;
   }
 
-  DEVICE ClusterTile at(uint32_t number) const {
-    const uint32_t batch = number % batches, in_product = number / batches;
-    uint32_t rest = in_product, first = 0, group = 0, parts, of_group;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= (of_group = tiles_of(group)) * parts; ++group)
-      rest -= of_group * parts, first += of_group;
-    const uint32_t in_group = rest / parts;
-    ClusterTile tile = Tiles::at((first + in_group) * batches + batch);
-    tile.cut(rest - in_group * parts, parts);
-    tile.place = batch * places + in_product - tile.split - (first + in_group);   // splits before, less one a tile
+  DEVICE ClusterTile find_tile(uint32_t number) const {
+    const uint32_t batch = number % batches, index_in_product = number / batches;
+    uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;   // first: tile of the group
+    for (; (splits = splits_in_group(group)) > 1 && remaining >= (group_tiles = tiles_in_group(group)) * splits;
+         ++group)
+      remaining -= group_tiles * splits, first_tile += group_tiles;
+    const uint32_t index_in_group = remaining / splits;
+    ClusterTile tile = Tiles::find_tile((first_tile + index_in_group) * batches + batch);
+    tile.take_split(remaining - index_in_group * splits, splits);
+    // splits before, less one a tile
+    tile.partial_slot = batch * partial_slots + index_in_product - tile.split - (first_tile + index_in_group);
     return tile;
   }
 };
@@ -527,40 +576,54 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
 }
 
 // Large tiles, of 256 x 256, are the fastest, but few of them leave SMs idle. Measured on an H200; docs/kernel.md has a table.
-inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
+inline Tiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-  const int64_t small = p.batches * TileOrder::of(p, 128).count(), large = p.batches * TileOrder::of(p, 256).count();
+  const int64_t small = p.batches * TileOrder::make(p, 128).count(),
+                large = p.batches * TileOrder::make(p, 256).count();
   const int64_t over = large % pairs, rows = ceil_div(p.m, 128);
   const int64_t cheap = is_stored_twice(p) ? p.batches * rows : 0;   // see on_diagonal_of_c
-  const int64_t with_corners = small - (cheap ? p.batches * (rows / 2) : 0);
-  const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
-  const int64_t full = corners ? with_corners : small - cheap / 2;   // time of all small ones, in that of one
-  const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
-  const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
+  const int64_t with_pairs = small - (cheap ? p.batches * (rows / 2) : 0);
+  const bool diagonal_pairs = small > sms && with_pairs <= sms;   // a round less; they take a fifth longer than others
+  const int64_t full = diagonal_pairs ? with_pairs : small - cheap / 2;   // time of all small ones, in that of one
+  const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4
+                     : 2 * small <= sms && k_blocks >= 32                     ? 2
+                                                                              : 1;
+  const bool few_over =
+      p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
   // Dense: in hundredths of a large tile's time. A half takes 60, a small tile 60, or more where an SM has several
-  const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (full + sms - 1) / sms;
+  const int64_t time_of_over = over == 0           ? 0
+                               : few_over          ? 20
+                               : 2 * over <= pairs ? 60
+                                                   : 100,
+                rounds = (full + sms - 1) / sms;
   const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
   const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
-  const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
-  Tiles tiles = {TileOrder::of(p, wide ? 256 : 128, kBlock), int(p.batches)};
-  tiles.splits = splits, tiles.corners = corners && !wide;
-  const int64_t all = wide ? large : corners ? full : small, at_once = sms / (wide ? 2 : splits), left = wide ? over : full % at_once;
-  int64_t halved = 0;
+  const bool wide =
+      splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
+  Tiles tiles = {TileOrder::make(p, wide ? 256 : 128, kBlock), int(p.batches)};
+  tiles.splits = splits, tiles.diagonal_pairs = diagonal_pairs && !wide;
+  const int64_t all = wide             ? large
+                      : diagonal_pairs ? full
+                                       : small,
+                at_once = sms / (wide ? 2 : splits), leftover_tiles = wide ? over : full % at_once;
+  int64_t column_split_tiles = 0;
   if (splits == 1 && is_masked(p)) {   // tiles longer than 1.2 times a cluster's work
     const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides, in k-blocks
     int64_t work = p.batches * tiles.work() + all * besides;
     for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
-      const int64_t found = p.batches * tiles.tiles_of(group);
-      halved += found, work += found * (tiles.length(group) + besides) / 2;   // two halves take half as long again
+      const int64_t found = p.batches * tiles.tiles_in_group(group);
+      // two halves take half as long again
+      column_split_tiles += found, work += found * (tiles.length(group) + besides) / 2;
     }
   } else if (wide && few_over) {
-    tiles.apart = int(left);
-  } else if (splits == 1 && 2 * left <= at_once) {   // which would leave half of the clusters idle
-    halved = std::min(left, wide ? large : small - cheap);   // not those on the diagonal of C, which are half as long and come last
+    tiles.tail_tiles = int(leftover_tiles);
+  } else if (splits == 1 && 2 * leftover_tiles <= at_once) {   // which would leave half of the clusters idle
+    // not those on the diagonal of C, which are half as long and come last
+    column_split_tiles = std::min(leftover_tiles, wide ? large : small - cheap);
   }
-  const int64_t count = all + halved - tiles.apart;
-  tiles.clusters = int(std::min(at_once, count)), tiles.halved = int(halved);
-  tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_half says so
+  const int64_t count = all + column_split_tiles - tiles.tail_tiles;
+  tiles.clusters = int(std::min(at_once, count)), tiles.column_split_tiles = int(column_split_tiles);
+  tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_sixteen_bit says so
   return tiles;
 }
 """
@@ -598,18 +661,18 @@ DEVICE uint32_t fresh_thread_index() {
   return index;
 }
 
-DEVICE uint32_t block_rank_in_cluster() {   // older GPUs have no clusters
+DEVICE uint32_t cta_rank_in_cluster() {   // older GPUs have no clusters
   NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
 }
 
-DEVICE uint32_t address_in_peer(uint32_t at, uint32_t rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-  return there;
+DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
+  uint32_t peer_address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
+  return peer_address;
 }
-DEVICE float4 load_in_peer(uint32_t at) {
+DEVICE float4 load_in_peer(uint32_t address) {
   float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
   return v;
 }
 
@@ -621,17 +684,17 @@ DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;
 
 // at + step. Else the compiler computes all addresses of an unrolled loop beforehand, in registers that data need.
 template <typename T>
-DEVICE T* next_address(T* at, int64_t step) {
-  at += step;
-  asm volatile("" : "+l"(at));
-  return at;
+DEVICE T* next_address(T* pointer, int64_t step) {
+  pointer += step;
+  asm volatile("" : "+l"(pointer));
+  return pointer;
 }
 
 // Keeps a value in its register. Else the compiler computes it anew in every k-block, or only when it is needed.
-DEVICE void keep(float& value) { asm volatile("" : "+f"(value)); }
-DEVICE void keep(int64_t& value) { asm volatile("" : "+l"(value)); }
-DEVICE void keep(int& value) { asm volatile("" : "+r"(value)); }
-DEVICE void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
+DEVICE void make_opaque(float& value) { asm volatile("" : "+f"(value)); }
+DEVICE void make_opaque(int64_t& value) { asm volatile("" : "+l"(value)); }
+DEVICE void make_opaque(int& value) { asm volatile("" : "+r"(value)); }
+DEVICE void make_opaque(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // ---- PTX: barriers in shared memory.
 
@@ -642,23 +705,23 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
 
 // On a barrier of any CTA of the cluster, but of the scope of this CTA, the default: another one is only told that a stage has been read,
 // and the fence of a wider scope would cost a tenth of the time.
-DEVICE void barrier_arrive_at(uint32_t barrier) {
+DEVICE void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // The same, publishing this thread's writes, and those that it has seen, to the whole cluster.
-DEVICE void barrier_arrive_in_cluster(uint32_t barrier) {
+DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-DEVICE void barrier_wait_at(uint32_t barrier, uint32_t parity) {
+DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
-DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
+DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
 // [begin pipeline]
 // Where in a pipeline of shared memory a role is.
 template <int kStages>
-struct Pipeline {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   DEVICE void advance() {
@@ -668,15 +731,15 @@ struct Pipeline {
 // [end pipeline]
 
 // Four words into the shared memory of a CTA of the cluster, counted, as 16 bytes, on a barrier there.
-DEVICE void store_async(uint32_t to, const int* words, uint32_t barrier) {
+DEVICE void store_async(uint32_t address, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
-               ::"r"(to), WORDS_4(words), "r"(barrier) : "memory");
+               ::"r"(address), WORDS_4(words), "r"(barrier) : "memory");
 }
 
 template <typename T>
-DEVICE T load_shared(uint32_t at) { return *static_cast<const T*>(__cvta_shared_to_generic(at)); }
+DEVICE T load_shared(uint32_t address) { return *static_cast<const T*>(__cvta_shared_to_generic(address)); }
 template <typename T>
-DEVICE void store_shared(uint32_t at, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(at)) = v; }
+DEVICE void store_shared(uint32_t address, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(address)) = v; }
 
 // What "C" operands of asm put into an instruction's name.
 template <typename T>
@@ -692,15 +755,17 @@ struct Trans<false> { static constexpr char name[] = ""; };
 
 // Four 8 x 8 matrices of 16-bit elements to shared memory; at: where row, or column (kTransposed), lane % 8 of matrix lane / 8 goes.
 template <bool kTransposed>
-DEVICE void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
+DEVICE void stmatrix_x4(uint32_t address, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(at), WORDS_4(w), "C"(Trans<kTransposed>::name) : "memory");
+               ::"r"(address), WORDS_4(w), "C"(Trans<kTransposed>::name) : "memory");
 }
 // The way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g.
 template <bool kTransposed>
-DEVICE void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
+DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(Trans<kTransposed>::name) : "memory");
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(address), "C"(Trans<kTransposed>::name)
+               : "memory");
 }
 
 // ---- PTX: copies.
@@ -761,8 +826,8 @@ DEVICE void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.
 // ---- PTX: the tensor cores.
 
 // For wgmma, 128-byte swizzle. The shuffle tells the compiler: one value a warp; else it goes to uniform registers before each wgmma.
-DEVICE uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
-  const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
+DEVICE uint64_t make_descriptor(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {
+  const uint32_t low = __shfl_sync(0xFFFFFFFFu, (address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
 DEVICE uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
@@ -796,7 +861,8 @@ DEVICE void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define SUMS_16(s, i) SUMS_4(s, i), SUMS_4(s, i + 4), SUMS_4(s, i + 8), SUMS_4(s, i + 12)
 #define SUMS_32(s, i) SUMS_16(s, i), SUMS_16(s, i + 16)
 
-#define REGS_10(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
+#define REGS_10(T) \
+  "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
 #define REGS_30 REGS_10() REGS_10(1) REGS_10(2)
 #define REGS_60 REGS_30 REGS_10(3) REGS_10(4) REGS_10(5)
 #define REGS_120 REGS_60 REGS_10(6) REGS_10(7) REGS_10(8) REGS_10(9) REGS_10(10) REGS_10(11)
@@ -839,16 +905,18 @@ _CUDA_ELEMENTS = r"""
 template <int kBlockMN, typename T>
 DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   const bool column_major = p.c_row == 1 && p.c_col != 1;
-  const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
+  const int lines = min(to, column_major ? p.n - col : p.m - row),
+            length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
   auto fill = [&](auto zero, int64_t step) {   // step: to the next element of a line
     constexpr int kCount = sizeof(zero) / sizeof(T), kInLine = kBlockMN / kCount;
-    NO_UNROLL for (int at = thread % kInLine * kCount; at < length; at += threads * kCount)
+    NO_UNROLL for (int offset = thread % kInLine * kCount; offset < length; offset += threads * kCount)
       NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine))
-        __stcs(reinterpret_cast<decltype(zero)*>(c + line * line_stride + at * step), zero);
+        __stcs(reinterpret_cast<decltype(zero)*>(c + line * line_stride + offset * step), zero);
   };
-  const bool vectorized = stride == 1 && (line_stride | length) % int(16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  const bool vectorized =
+      stride == 1 && (line_stride | length) % int(16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
   vectorized ? fill(uint4(), 1) : fill(T(), stride);
 }
 
@@ -868,7 +936,7 @@ template <typename T>
 struct OperandView {
   const T* data;   // line 0, k = 0, on the diagonal: it may always be read
   int64_t line_stride, k_stride;
-  Side side;
+  KRange k_range;
   int first_line, lines, depth;
 };
 
@@ -881,7 +949,8 @@ constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32S
 DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
   v *= kTf32Scale;
   large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
-  small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+  // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+  small = __float_as_uint(v - __uint_as_float(large));
 }
 
 // ---- Element types: long sums.
@@ -904,7 +973,8 @@ _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
 constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile, of 16-bit elements
-HOST_DEVICE constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // hi, then lo
+// hi, then lo
+HOST_DEVICE constexpr int64_t block_bytes(bool allow_tf32) { return (allow_tf32 ? 1 : 2) * kOperandBytes; }
 constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
 
 // An element too small for its block's scale: zero in the operand tile.
@@ -940,7 +1010,7 @@ struct Packed {
   uint32_t* wide_by_col;
 };
 
-DEVICE int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
+DEVICE int find_matrix(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
 // From its matrix's first block on.
 DEVICE int64_t block_index(const Packed& p, int r, int c) {
@@ -960,13 +1030,14 @@ DEVICE int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row &
 // ---- Packing: the way back to float32.
 
 // Adds sums to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
-DEVICE void promote(const float* sums, float of_x, float of_y, float* total) {
-  const float scale = of_x * of_y;
+DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* total) {
+  const float scale = x_unscale * y_unscale;
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
-  } else if (of_y != 0.0f) {
+  } else if (y_unscale != 0.0f) {
     // One by one, the larger first: else sums of denormals are rounded to multiples of 2^-149 before they grow
-    UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u] * fmaxf(of_x, of_y), fminf(of_x, of_y), total[u]);
+    UNROLL for (int u = 0; u < 32; ++u)
+      total[u] = fmaf(sums[u] * fmaxf(x_unscale, y_unscale), fminf(x_unscale, y_unscale), total[u]);
   }
 }
 """
@@ -975,7 +1046,7 @@ _CUDA_PACKING = r"""
 // [begin pairs product]
 // ---- Packing: what its kernel, the product's and the one behind are given.
 
-struct PairsProduct {
+struct Fp16x3Product {
   Product p;
   Packed x, y;              // X and Y, or transposed: see k_is_row
   int x_blocks, y_blocks;   // to pack
@@ -986,22 +1057,24 @@ struct PairsProduct {
   const Control* kept;   // of operands packed before; or null
   SplitTiles tiles;
   TileQueue queue;
-  int* splits_done;      // of each 64 x 256 of each C: splits that have left their sums
-  int* next_behind;      // of product_behind's queue
+  int* finished_splits;      // of each 64 x 256 of each C: splits that have left their sums
+  int* next_fixup_tile;      // of fixup_kernel's queue
   float* partial_sums;   // of all splits but each tile's last
   float* chain_sums;     // of each CTA: of its tile's chains so far; null: those are in C
 };
 
 // ---- Packing: an operand's blocks, by line (row block of X, column block of Y) and k-block.
 
-DEVICE int lines_of(const PairsProduct& h, Operand operand) { return ceil_div(operand == kX ? h.p.m : h.p.n, kBlock); }
-
-DEVICE bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
-  return line < lines_of(h, operand) && on_side(operand == kX ? h.p.x_side : h.p.y_side, line, k);
+DEVICE int num_line_blocks(const Fp16x3Product& args, Operand operand) {
+  return ceil_div(operand == kX ? args.p.m : args.p.n, kBlock);
 }
 
-DEVICE int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int line, int k) {
-  const Packed& packed = operand == kX ? h.x : h.y;
+DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int k) {
+  return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
+}
+
+DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
+  const Packed& packed = operand == kX ? args.x : args.y;
   return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 // [end pairs product]
@@ -1021,15 +1094,16 @@ constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that 
 DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
 
 DEVICE bool loses_bits(float x, float scale) {
-  const float a = x * scale, rest = a - __half2float(__float2half_rn(a));
-  return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
+  const float a = x * scale, residual = a - __half2float(__float2half_rn(a));
+  return is_outlier(x, scale) || fabsf(residual - __half2float(__float2half_rn(residual))) > fabsf(a) * kTolerance;
 }
 
 // Two neighbours, no outliers. residual_scale: of lo.
 DEVICE void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
-  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
+  const __half2 low =
+      __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
@@ -1046,23 +1120,25 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 
 // What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if a product has
 // outliers or falls back, the product kernel the third.
-enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
+enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
 
-// Of this launch, while it packs: below kPackingEnded once CTA 0, which begins before all others, has reset the counters. Until then there
-// is another launch's number or, where a graph is launched again, its own with kPackingEnded.
-DEVICE uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
+// Of this launch, while it packs: below kPackingDone once CTA 0, which begins before all others, has reset the counters. Until then there
+// is another launch's number or, where a graph is launched again, its own with kPackingDone.
+DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
 
 // Outliers of a product, or a fallback, which takes less time than many of them: each meets all tiles of its line.
-DEVICE void report(const PairsProduct& h, int product, int outliers, bool fallback) {
-  Control& control = h.controls[product];
-  if (outliers && atomicAdd(&control.outliers, outliers) + outliers > 8 * (lines_of(h, kX) + lines_of(h, kY))) fallback = true;
+DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fallback) {
+  Control& control = args.controls[product];
+  if (outliers &&
+      atomicAdd(&control.outliers, outliers) + outliers > 8 * (num_line_blocks(args, kX) + num_line_blocks(args, kY)))
+    fallback = true;
   if (fallback) atomicExch(&control.fallback, 1);
-  atomicOr(h.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
+  atomicOr(args.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
 // A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took
 // 1 us a call, and 4 of the host.
-__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ PairsProduct h) {
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Fp16x3Product args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
     uint32_t largest[kPackers / 32], least[kPackers / 32];   // by warp
@@ -1072,21 +1148,22 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
   constexpr int kFirstBlocks = 512;   // which an H200 packs at once, about: these do not ask for progress
   const int t = threadIdx.x;
-  const bool of_x = blockIdx.x < h.x_blocks;
-  const Packed& operand = of_x ? h.x : h.y;
-  const int number = blockIdx.x - (of_x ? 0 : h.x_blocks);
+  const bool is_x = blockIdx.x < args.x_blocks;
+  const Packed& operand = is_x ? args.x : args.y;
+  const int number = blockIdx.x - (is_x ? 0 : args.x_blocks);
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // divides only if it has to
-  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all share the matrix: if one falls back others need it
-  const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(h) : kPackingEnded;
-  const bool is_reset = progress < kPackingEnded;
-  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&h.controls[matrix].fallback); };
-  if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(falls_back())) return;
+  // else all share the matrix: if one falls back others need it
+  auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
+  const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
+  const bool is_reset = progress < kPackingDone;
+  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
+  if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
   const int64_t row_stride = operand.row_stride, col_stride = operand.col_stride;
   const float* source = operand.source + r * kBlock * row_stride + c * kBlock * col_stride;
-  if (operand.matrices > 1) source += batch_offset(h.p, of_x ? h.p.x_batch : h.p.y_batch, matrix);
+  if (operand.matrices > 1) source += batch_offset(args.p, is_x ? args.p.x_batch : args.p.y_batch, matrix);
   const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;
   const bool diagonal = operand.triangular && r == c;   // column <= row alone
   const bool along_rows = col_stride <= row_stride;
@@ -1096,53 +1173,57 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   // Where rows run along memory threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
-  auto row_of = [&](int quad) { return first_row + quad * row_step; };
+  auto quad_row = [&](int quad) { return first_row + quad * row_step; };
   // Start the loads. None is awaited: where there is no element another is read, and made zero later
-  const float* at = source + first_row * row_stride + col * col_stride;
+  const float* next_quad = source + first_row * row_stride + col * col_stride;
   const int64_t step = row_step * row_stride;
   float block[kQuads][4];
   if (vectorized && !along_rows) {
     static_assert(kQuads == 4, "a thread's quads are a square");
     UNROLL for (int e = 0; e < 4; ++e) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? at : source));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? next_quad : source));
       block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
-      at = next_address(at, col_stride);
+      next_quad = next_address(next_quad, col_stride);
     }
   } else if (vectorized) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(row_of(i) < rows ? at : source));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad_row(i) < rows ? next_quad : source));
       block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
-      at = next_address(at, step);
+      next_quad = next_address(next_quad, step);
     }
   } else {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int here = row_of(i) < rows ? cols - col : 0;
-      const float* from = at;
+      const int existing = quad_row(i) < rows ? cols - col : 0;
+      const float* from = next_quad;
       UNROLL for (int e = 0; e < 4; ++e) {
-        block[i][e] = __ldcs(e < here ? from : source);
+        block[i][e] = __ldcs(e < existing ? from : source);
         from = next_address(from, col_stride);
       }
-      at = next_address(at, step);
+      next_quad = next_address(next_quad, step);
     }
   }
   if (blockIdx.x == 0) {   // meanwhile reset counters, and then say so
     IF_DELAY(__nanosleep(100000);)
-    for (int i = t; i < h.words; i += kPackers) reinterpret_cast<int*>(h.controls)[i] = 0;
+    for (int i = t; i < args.words; i += kPackers) reinterpret_cast<int*>(args.controls)[i] = 0;
     __threadfence();
     __syncthreads();
-    if (t == 0) *h.progress = h.launch;
+    if (t == 0) *args.progress = args.launch;
     __syncthreads();
   }
   cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
-  if (blockIdx.x == 0 && h.kept)
-    for (int u = t; u < h.p.batches; u += kPackers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
+  if (blockIdx.x == 0 && args.kept)
+    for (int u = t; u < args.p.batches; u += kPackers) report(args, u, args.kept[u].outliers, args.kept[u].fallback);
   // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one, by bits:
   // their order is the same, NaN and Inf above all
   if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int in_row = row_of(i) >= rows ? 0 : diagonal ? min(cols, row_of(i) + 1) : cols, here = in_row - col;   // so many exist
+      // so many exist
+      const int row_end = quad_row(i) >= rows ? 0
+                          : diagonal          ? min(cols, quad_row(i) + 1)
+                                              : cols,
+                existing = row_end - col;
       UNROLL for (int e = 0; e < 4; ++e)
-        if (e >= here) block[i][e] = 0.0f;
+        if (e >= existing) block[i][e] = 0.0f;
     }
   }
   uint32_t largest = 0, least = 0xFFFFFFFFu;
@@ -1154,7 +1235,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   least = __reduce_min_sync(0xFFFFFFFFu, least);
   if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
-  UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
+  UNROLL for (int w = 0; w < kPackers / 32; ++w)
+    largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;
@@ -1166,20 +1248,20 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     bool loses = false;
     UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     if (t == 0) scratch.outliers = 0;
-    wide = __syncthreads_or(loses);   // by an outlier, too: product_behind looks in wide blocks alone
+    wide = __syncthreads_or(loses);   // by an outlier, too: fixup_kernel looks in wide blocks alone
     if (least_scaled < kLeastNormal) {   // outliers become zero, and go to the metadata, ordered by place
       UNROLL for (int e = 0; e < 4 * kQuads; ++e)
         if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
-          const Outlier outlier = {uint16_t(row_of(e / 4)), uint16_t(col + e % 4), v};
-          if (const int at = atomicAdd(&scratch.outliers, 1); at < kMaxOutliers) scratch.outlier[at] = outlier;
+          const Outlier outlier = {uint16_t(quad_row(e / 4)), uint16_t(col + e % 4), v};
+          if (const int slot = atomicAdd(&scratch.outliers, 1); slot < kMaxOutliers) scratch.outlier[slot] = outlier;
           v = 0.0f;
         }
       __syncthreads();
       outliers = scratch.outliers;
-      auto place = [&](int u) { return scratch.outlier[u].row * kBlock + scratch.outlier[u].col; };
+      auto position = [&](int u) { return scratch.outlier[u].row * kBlock + scratch.outlier[u].col; };
       if (const int listed = min(outliers, kMaxOutliers); t < listed) {
         int before = 0;
-        for (int u = 0; u < listed; ++u) before += place(u) < place(t);
+        for (int u = 0; u < listed; ++u) before += position(u) < position(t);
         metadata.outlier[before] = scratch.outlier[t];
       }
     }
@@ -1189,13 +1271,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     uint2 hi, lo;
     split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
     split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
-    uint8_t* to = operand.blocks + number * block_bytes(h.p.tf32) + swizzled(row_of(i), col);
+    uint8_t* to = operand.blocks + number * block_bytes(args.p.allow_tf32) + swizzled(quad_row(i), col);
     *reinterpret_cast<uint2*>(to) = hi;
-    if (!h.p.tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
+    if (!args.p.allow_tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
-    while ((wide || non_finite) && !is_reset && progress_of(h) >= kPackingEnded) {}
+    while ((wide || non_finite) && !is_reset && read_progress(args) >= kPackingDone) {}
     IF_INITCHECK(if (wide || non_finite) __threadfence();)
     for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
       uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
@@ -1203,8 +1285,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       if (outliers) atomicOr(words, 1u);
     }
     if (non_finite || outliers)
-      for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : h.p.batches); ++product)
-        report(h, product, outliers, non_finite || outliers > kMaxOutliers);
+      for (int product = has_own_matrix() ? matrix : 0; product < (has_own_matrix() ? matrix + 1 : args.p.batches);
+           ++product)
+        report(args, product, outliers, non_finite || outliers > kMaxOutliers);
   }
 #endif
 }
@@ -1221,12 +1304,15 @@ _CUDA_LAUNCH = r"""
 
 // cluster: its CTAs; 1: none, which not every GPU has. early: before the kernel ahead ends.
 struct Launch {
-  cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension}, {cudaLaunchAttributeProgrammaticStreamSerialization}};
+  cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension},
+                                       {cudaLaunchAttributeProgrammaticStreamSerialization}};
   cudaLaunchConfig_t config;   // with both attributes, the first, the second or none
   Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream)
-      : config{unsigned(blocks), unsigned(threads), shared_bytes, stream, attributes + (cluster == 1), unsigned(cluster > 1) + early} {
+      : config{unsigned(blocks), unsigned(threads),           shared_bytes,
+               stream,           attributes + (cluster == 1), unsigned(cluster > 1) + early} {
     if (blocks > 2147483647) check(cudaErrorInvalidConfiguration);
-    attributes[0].val.clusterDim = {unsigned(cluster), 1, 1}, attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].val.clusterDim = {unsigned(cluster), 1, 1},
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
   }
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
@@ -1241,7 +1327,7 @@ static uint64_t launch_number() {
 // What `ask` says of a kernel on the current device, asked until it is not zero; once more is harmless. Host templates are static, or
 // another build of this file in the process would share their statics.
 template <auto kKernel, typename F>
-static int on_this_device(const F& ask) {
+static int ask_device_once(const F& ask) {
   static std::atomic<int> known[128] = {};   // torch's number of a device is a signed byte
   int device = 0;
   check(cudaGetDevice(&device));
@@ -1252,8 +1338,10 @@ static int on_this_device(const F& ask) {
 // Beyond the 48 KB that a kernel gets without asking.
 template <auto kKernel>
 static void allow_shared_memory(int bytes) {
-  auto allow = [&] { return check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)), 1; };
-  if (bytes > 48 * 1024) on_this_device<kKernel>(allow);
+  auto allow = [&] {
+    return check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)), 1;
+  };
+  if (bytes > 48 * 1024) ask_device_once<kKernel>(allow);
 }
 
 template <auto kKernel, typename... Arguments>
@@ -1268,7 +1356,8 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 using Condition = std::variant<std::false_type, std::true_type>;
 static Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 static auto element_of(ElementType type) {
-  const std::variant<float, double, __half, __nv_bfloat16> elements[] = {0.0f, 0.0, __half(), __nv_bfloat16()};   // in its order
+  // in its order
+  const std::variant<float, double, __half, __nv_bfloat16> elements[] = {0.0f, 0.0, __half(), __nv_bfloat16()};
   return elements[type];
 }
 
@@ -1293,15 +1382,18 @@ _CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
 constexpr int kTileThreads = 128;
-constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand's 64
+// of k in a stage: of a line, of an operand's 64
+constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;
 
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: by chunks of 16 bytes where strides and addresses allow,
 // else by elements. kUnit: the stride along k (kKMajor), or lines, is known to be 1.
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr int kCopiers = kThreads, kSize = sizeof(T);
-  static constexpr int kBlockK = kLineBytes / kSize, kChunk = 16 / kSize, kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
-  static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
+  static constexpr int kBlockK = kLineBytes / kSize, kChunk = 16 / kSize,
+                       kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
+  // of a thread; between them
+  static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;
   const T* next;   // this thread's first chunk of the next k-block
   int64_t step;    // from one of its chunks to the next
   uint32_t to;     // where the first goes in the first stage
@@ -1310,55 +1402,66 @@ struct BlockCopier {
 
   DEVICE BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
     const int64_t far_stride = kKMajor ? view.line_stride : view.k_stride;
-    const bool by_chunks = near_stride(view) == 1 && far_stride % kChunk == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-    whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
-    whole_to = view.first_line + kBlock <= view.lines ? (view.side == kUpToLine ? view.first_line + 1 : view.depth) - kBlockK : -1;
+    const bool by_chunks =
+        near_stride(view) == 1 && far_stride % kChunk == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+    whole_from = view.k_range == KRange::kFromDiagonal ? view.first_line + kBlock - 1 : 0;
+    whole_to = view.first_line + kBlock <= view.lines
+                   ? (view.k_range == KRange::kToDiagonal ? view.first_line + 1 : view.depth) - kBlockK
+                   : -1;
     if (!by_chunks) whole_to = kByElements;
     const int far_from = kKMajor ? view.first_line : k0, near_from = kKMajor ? k0 : view.first_line;
-    next = view.data + (far_from + far()) * far_stride + (near_from + near()) * near_stride(view);
+    next = view.data + (far_from + chunk_row()) * far_stride + (near_from + chunk_col()) * near_stride(view);
     step = kFarStep * far_stride;
-    to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
-    keep(step), keep(to), keep(whole_from), keep(whole_to);
+    to = stage + (kKMajor ? offset(chunk_row(), chunk_col()) : offset(chunk_col(), chunk_row()));
+    make_opaque(step), make_opaque(to), make_opaque(whole_from), make_opaque(whole_to);
   }
   // An element's place in its operand of a stage, in bytes: in rows, of a line or a k each. Row r has byte b at b ^ kPermuted(r).
   static DEVICE constexpr int offset(int line, int k) {
-    return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
+    return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line))
+                   : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
   // Where the element so many lines and k beyond the one at `at` is, whose line and k have none of these numbers' bits.
-  static DEVICE uint32_t beyond(uint32_t at, int lines, int ks) {
-    const uint32_t there = offset(lines, ks);
-    return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
+  static DEVICE uint32_t shift_address(uint32_t address, int lines, int ks) {
+    const uint32_t delta = offset(lines, ks);
+    return (address ^ delta % kLineBytes) + delta / kLineBytes * kLineBytes;
   }
   // The element at line + at, k + ahead. kLines lines, or kDepth k, are read at once, of 16 bits by words, and kept.
   template <int kLines, int kDepth>
-  static DEVICE T element(const uint8_t* stage, int line, int at, int k, int ahead) {
+  static DEVICE T element(const uint8_t* stage, int line, int line_offset, int k, int k_offset) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
-    const uint8_t* from = stage + (kKMajor ? offset(line + at, k) : offset(line, k + ahead));
+    const uint8_t* from = stage + (kKMajor ? offset(line + line_offset, k) : offset(line, k + k_offset));
     using Word = std::conditional_t<kSize == 2 && kCount % 2 == 0, uint32_t, T>;
     const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * kSize / sizeof(Word)>*>(from);
-    return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? ahead : at];
+    return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? k_offset : line_offset];
   }
   // The thread's first chunk: its row, and its place in that.
-  static DEVICE int far() { return fresh_thread_index() / kInRow; }
-  static DEVICE int near() { return fresh_thread_index() % kInRow * kChunk; }
-  static DEVICE int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
+  static DEVICE int chunk_row() { return fresh_thread_index() / kInRow; }
+  static DEVICE int chunk_col() { return fresh_thread_index() % kInRow * kChunk; }
+  static DEVICE int64_t near_stride(const OperandView<T>& view) {
+    return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride;
+  }
   // Where the thread's chunk i goes, by where its first does.
-  static DEVICE uint32_t after(uint32_t at, int i) { return (at ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
+  static DEVICE uint32_t chunk_address(uint32_t first_address, int i) {
+    return (first_address ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16;
+  }
 
   // Copies the next k-block, which begins at k0. stage: in bytes from the first.
   DEVICE void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
-    const uint32_t at = to + stage;
+    const uint32_t first_address = to + stage;
     if (k0 >= whole_from && k0 <= whole_to) {
-      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
+        cp_async_16(chunk_address(first_address, i), from);
       next += kKMajor ? kBlockK : kChunks * step;
       return;
     }
     // Else what exists. Little is unrolled: small products spend as long on reading instructions as on multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
     // Rows end on the diagonal, or begin
-    const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
-    const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
+    const bool ends = view.k_range == (kKMajor ? KRange::kToDiagonal : KRange::kFromDiagonal),
+               begins = view.k_range == (kKMajor ? KRange::kFromDiagonal : KRange::kToDiagonal);
+    const int row = (kKMajor ? view.first_line : k0) + chunk_row(),
+              col = (kKMajor ? k0 : view.first_line) + chunk_col();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
     auto end = [&](int i) {   // of what exists of the chunk
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
@@ -1366,39 +1469,41 @@ struct BlockCopier {
     const bool chunks = whole_to != kByElements;
     if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
       UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(after(at, i), from, end(i) * kSize);
+        cp_async_16(chunk_address(first_address, i), from, end(i) * kSize);
       return;
     }
     // cp.async cannot mask a chunk in which a row begins. Of 16 bits it is loaded before the others, and awaited behind them
-    const int apart = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + apart * kFarStep - col;
+    const int edge_chunk = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + edge_chunk * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
-    const bool is_apart = kSize < 4 && chunks && apart < kChunks && begin < kChunk && end(apart) == kChunk;
+    const bool has_edge_chunk =
+        kSize < 4 && chunks && edge_chunk < kChunks && begin < kChunk && end(edge_chunk) == kChunk;
     uint4 chunk = {};
-    if (is_apart) chunk = *reinterpret_cast<const uint4*>(from + apart * step);
+    if (has_edge_chunk) chunk = *reinterpret_cast<const uint4*>(from + edge_chunk * step);
     NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
       const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
-      const uint32_t there = after(at, i);
+      const uint32_t address = chunk_address(first_address, i);
       const int64_t step_near = near_stride(view);
       if (chunks && (first <= 0 || stop <= first)) {
-        cp_async_16(there, from, stop <= first ? 0 : stop * kSize);
+        cp_async_16(address, from, stop <= first ? 0 : stop * kSize);
       } else if constexpr (kSize >= 4) {
-        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * kSize, from + e * step_near, e >= first && e < stop);
-      } else if (!is_apart || i != apart) {
+        UNROLL for (int e = 0; e < kChunk; ++e)
+          cp_async_element<T>(address + e * kSize, from + e * step_near, e >= first && e < stop);
+      } else if (!has_edge_chunk || i != edge_chunk) {
         alignas(16) T v[kChunk];
         UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
-        store_shared(there, *reinterpret_cast<const uint4*>(v));
+        store_shared(address, *reinterpret_cast<const uint4*>(v));
       }
     }
     auto masked = [begin](uint32_t two, int e) { return e >= begin ? two : e + 1 == begin ? two & 0xFFFF0000u : 0u; };
     const uint4 exists = {masked(chunk.x, 0), masked(chunk.y, 2), masked(chunk.z, 4), masked(chunk.w, 6)};
-    if (is_apart) store_shared(after(at, apart), exists);
+    if (has_edge_chunk) store_shared(chunk_address(first_address, edge_chunk), exists);
   }
 };
 
 template <typename T>
-DEVICE OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
-  if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_side, work.tile.i * kBlock, p.m, p.k};
-  return {work.y, p.y_col, p.y_row, p.y_side, work.tile.j * kBlock, p.n, p.k};
+DEVICE OperandView<T> make_view(Operand operand, const Product& p, const WorkTile<T>& work) {
+  if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_range, work.tile.i * kBlock, p.m, p.k};
+  return {work.y, p.y_col, p.y_row, p.y_range, work.tile.j * kBlock, p.n, p.k};
 }
 
 // ---- Exact path: sums.
@@ -1408,17 +1513,17 @@ struct alignas(128) ExactMemory {   // copiers permute by the bits below that
 };
 
 // All threads that sum meet.
-#if defined(TRIL_MATMUL_RACECHECK)   // it does not follow a named barrier where other warps are about, as in half precision
+#if defined(TRIL_MATMUL_RACECHECK)   // racecheck cannot follow a named barrier that only some of a CTA's warps use
 __shared__ uint64_t exact_meeting;
 template <int kThreads>
-DEVICE void meet_exactly() {
+DEVICE void sum_barrier() {
   if (blockDim.x == kThreads) return __syncthreads();
   const uint64_t state = ptx::mbarrier_arrive(&exact_meeting);
   while (!ptx::mbarrier_try_wait(&exact_meeting, state)) {}
 }
 #else
 template <int kThreads>
-DEVICE void meet_exactly() { named_barrier_sync<kThreads>(0); }
+DEVICE void sum_barrier() { named_barrier_sync<kThreads>(0); }
 #endif
 
 // Sums x y over a split: rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of warps,
@@ -1431,7 +1536,7 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
   using Sum = std::conditional_t<sizeof(T) == 2, float, double>;   // of float32, too, whose errors would grow with k
   Sum part[kCount] = {};
-  meet_exactly<kThreads>();   // others are done with the memory
+  sum_barrier<kThreads>();   // others are done with the memory
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
     // Start the copies of the next k-block, and wait for this one
@@ -1441,7 +1546,7 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
     cp_async_commit_group();
     if (k0 < k_begin) continue;
     cp_async_wait_group<1>();
-    meet_exactly<kThreads>();
+    sum_barrier<kThreads>();
     // Multiply
     const uint8_t *x_stage = memory.stage[stage ^ 1][0], *y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
@@ -1452,23 +1557,27 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
       const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;
       NO_UNROLL for (int k = first; k < kBlockK && (!kMasked || k0 + k < k_end); k += kGroups * kDepth) {
         const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
-        UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
+        UNROLL for (int k_offset = 0; k_offset < kDepth; ++k_offset)
           UNROLL for (int e = 0; e < kCount; ++e) {
-            const int of_rows = e / Lanes::kNear % kRows, near = e % kNear;
-            const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
-            const Sum a = XCopier::template element<kRows, kDepth>(x_stage, r, of_rows, k, ahead);
-            const Sum b = YCopier::template element<kNear, kDepth>(y_stage, c, near, k, ahead);
-            const int x_beyond = (k0 + k - x.first_line - r) * x.side, y_beyond = (k0 + k - y.first_line - c) * y.side;
-            const Sum with = fma(a, b, part[e]);
-            part[e] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[e];   // without branches
+            const int row_offset = e / Lanes::kNear % kRows, near = e % kNear;
+            const int r = Lanes::row(warp, lane, e - row_offset * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
+            const Sum a = XCopier::template element<kRows, kDepth>(x_stage, r, row_offset, k, k_offset);
+            const Sum b = YCopier::template element<kNear, kDepth>(y_stage, c, near, k, k_offset);
+            const int x_beyond = (k0 + k - x.first_line - r) * x.k_range,
+                      y_beyond = (k0 + k - y.first_line - c) * y.k_range;
+            const Sum updated = fma(a, b, part[e]);
+            part[e] = !kMasked || max(x_beyond, y_beyond) <= 0 ? updated : part[e];   // without branches
           }
       }
     };
-    auto has_all = [&](Side side, int line) { return on_side(side, line, next - 1) && on_side(side, line + kBlock - 1, k0); };
+    auto has_all = [&](KRange k_range, int line) {
+      return is_in_range(k_range, line, next - 1) && is_in_range(k_range, line + kBlock - 1, k0);
+    };
     // Of whole blocks: what is opposite is summed alike
-    const bool all = next <= k_end && has_all(x.side, x.first_line & -kBlock) && has_all(y.side, y.first_line & -kBlock);
+    const bool all =
+        next <= k_end && has_all(x.k_range, x.first_line & -kBlock) && has_all(y.k_range, y.first_line & -kBlock);
     all ? multiply(std::false_type()) : multiply(std::true_type());
-    meet_exactly<kThreads>();   // the stage has been read
+    sum_barrier<kThreads>();   // the stage has been read
   }
   UNROLL for (int u = 0; u < kCount; ++u) sum[u] = Acc(part[u]);
 }
@@ -1482,9 +1591,12 @@ constexpr int kExactRows = 16;   // of a tile, summed at a time
 template <bool kKMajor>
 DEVICE constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
 struct ExactLanes {   // four rows and columns, read for 16 multiply-adds; a quarter of the k
-  static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear, kGroups = kExactThreads * kCount / (kExactRows * kBlock);
+  static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear,
+                       kGroups = kExactThreads * kCount / (kExactRows * kBlock);
   static constexpr int kGroupThreads = kExactThreads / kGroups;
-  static DEVICE int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
+  static DEVICE int row(int warp, int lane, int e) {
+    return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear;
+  }
   static DEVICE int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
 };
 static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one of a thread's rows");
@@ -1495,19 +1607,21 @@ using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExa
 template <typename T, bool kXKMajor, bool kYKMajor>
 DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
   const WorkTile<T> work(p, batch, tile, 1, 0, kBlock);
-  OperandView<T> x = view_of(kX, p, work), y = view_of(kY, p, work);
+  OperandView<T> x = make_view(kX, p, work), y = make_view(kY, p, work);
   x.first_line += begin;
   using Lanes = ExactLanes;
   using Acc = AccumulatorOf<T>;
   constexpr int kNear = Lanes::kNear, kCount = Lanes::kCount, kGroups = Lanes::kGroups, kThreads = Lanes::kGroupThreads;
   Acc sum[kCount];
-  sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
+  sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, kGroups>(x, y, tile.k_begin, tile.k_end,
+                                                                                  memory, sum);
   // Each group adds, for one of a thread's rows, the sums of all groups, in their order
   auto& sums = *reinterpret_cast<AlignedArray<Acc, kNear>(*)[Lanes::kRows][kGroups][kThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "sums must fit the stages");
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kThreads, thread = threadIdx.x % kThreads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kThreads,
+            thread = threadIdx.x % kThreads;
   UNROLL for (int e = 0; e < kCount; ++e) sums[e / kNear][group][thread].v[e % kNear] = sum[e];
-  meet_exactly<kExactThreads>();
+  sum_barrier<kExactThreads>();
   const int m = x.first_line + Lanes::row(warp, lane, group * kNear);
   UNROLL for (int c = 0; c < kNear; ++c) {
     const int n = y.first_line + Lanes::col(warp, lane, c);
@@ -1526,10 +1640,12 @@ template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
   const int number = blockIdx.x, batches = int(p.batches), batch = number % batches;
-  const Tile tile = TileOrder::of(p, kBlock).at(number / batches);
-  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, true, true>(p, tile, begin, batch, memory);
+  const Tile tile = TileOrder::make(p, kBlock).find_tile(number / batches);
+  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows)
+    exact_rows<T, true, true>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
-    write_zeros<kBlock>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
+    write_zeros<kBlock>(p, c_matrix<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x,
+                        kExactThreads);
 }
 
 // ---- Exact path: inverses.
@@ -1537,9 +1653,11 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 // Rows of C = X^-1, from 64 `row` on. before, contiguous as C: what X has left of its diagonal block there, times the rows of C above. A
 // thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
 template <typename T>
-__global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
+__global__ void __launch_bounds__(kBlock)
+    invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
-  const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x, col = blockIdx.x % (row + 1) * kBlock + j;
+  const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x,
+            col = blockIdx.x % (row + 1) * kBlock + j;
   const int size = min(kBlock, p.n - first);
   const bool diagonal = col >= first;   // else there are no zeros
   const T* from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
@@ -1553,7 +1671,8 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   const int begin = diagonal ? j : 0;   // the column's first row: zeros above, times Inf, would be NaNs
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
-    UNROLL for (int r = 0; r < 4; ++r) right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
+    UNROLL for (int r = 0; r < 4; ++r)
+      right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
     NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
       T column[4];
       UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
@@ -1573,13 +1692,13 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
     for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
     __syncthreads();
   }
-  T* to = c_of<T>(p, batch) + first * p.c_row;
-  for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first)
-    for (int i = 0; i < size; ++i) to[i * p.c_row + at] = at == col ? x[i][j] : T(0);
+  T* to = c_matrix<T>(p, batch) + first * p.c_row;
+  for (int c_col = col; c_col < (diagonal ? p.n : first); c_col += diagonal ? kBlock : first)
+    for (int i = 0; i < size; ++i) to[i * p.c_row + c_col] = c_col == col ? x[i][j] : T(0);
 }
 """
 
-# ---- Tiles of 64 x 64: what the tf32 and the mma kernel share besides the copier, which is all but how they multiply. ----
+# ---- Tiles of 64 x 64: what the split-tf32 and the mma kernel share besides the copier, which is all but how they multiply. ----
 #
 # A kernel's Lanes say of which elements of the tile a thread has the sums.
 _CUDA_TILES = r"""
@@ -1587,7 +1706,9 @@ _CUDA_TILES = r"""
 
 // No read meets a bank conflict: of eight rows of 16 bytes, nor, of float64 and MN-major float32, of eight lines at four k, by words.
 template <typename T, bool kKMajor>
-DEVICE constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
+DEVICE constexpr int mma_permuted(int row) {
+  return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16;
+}
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
@@ -1596,17 +1717,20 @@ template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
   static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
-  uint32_t at;   // in the first stage
+  uint32_t address;   // in the first stage
   DEVICE MmaReader(uint32_t operand, int first_line) {
-    const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
+    const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16,
+              k_half = kOfX ? lane / 16 : lane / 8 % 2;
     const int line = kByMatrices ? line_half * 8 + (kKMajor ? lane % 8 : 0) : lane / 4;
     const int k = kByMatrices ? k_half * Copier::kChunk + (kKMajor ? 0 : lane % 8) : lane % 4;
-    at = operand + Copier::offset(first_line + line, k);
-    keep(at);
+    address = operand + Copier::offset(first_line + line, k);
+    make_opaque(address);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
   DEVICE void read(int stage, int u, int step, uint32_t (&w)[4]) const {
-    auto from = [&](int line, int k) { return Copier::beyond(at + stage, u * 16 + line, step * (32 / sizeof(T)) + k); };
+    auto from = [&](int line, int k) {
+      return Copier::shift_address(address + stage, u * 16 + line, step * (32 / sizeof(T)) + k);
+    };
     if constexpr (kByMatrices) {
       ldmatrix_x4<!kKMajor>(from(0, 0), w);
     } else if constexpr (sizeof(T) == 8) {
@@ -1615,7 +1739,8 @@ struct MmaReader {
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
     } else {
-      UNROLL for (int i = 0; i < 4; ++i) w[i] = load_shared<int>(kOfX ? from(i % 2 * 8, i / 2 * 4) : from(i / 2 * 8, i % 2 * 4));
+      UNROLL for (int i = 0; i < 4; ++i)
+        w[i] = load_shared<int>(kOfX ? from(i % 2 * 8, i / 2 * 4) : from(i / 2 * 8, i % 2 * 4));
     }
   }
 };
@@ -1631,7 +1756,8 @@ DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)
   if (__builtin_expect(!__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0)), true)) return;
   const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * XCopier::kBlockK);
   auto& memory = *reinterpret_cast<ExactMemory*>(stages);
-  sum_exactly<XCopier, YCopier, Lanes>(view_of(kX, p, work), view_of(kY, p, work), work.k_begin, k_end, memory, sum);
+  sum_exactly<XCopier, YCopier, Lanes>(make_view(kX, p, work), make_view(kY, p, work), work.k_begin, k_end, memory,
+                                       sum);
 }
 
 // ---- Tiles of 64 x 64: the epilogue, adding up the splits of a tile, and writing it.
@@ -1640,18 +1766,20 @@ DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)
 template <typename Acc>
 using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
-using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];   // all splits of the first unit, of the second
+// all splits of the first unit, of the second
+using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
 // Writes a tile: from registers if `alone` and all of it exists; else, or of a symmetric C, what this CTA adds of its splits, in order, be
 // it one: so do all tiles of the mma kernel in clusters, since to read more instructions would take as long. Of several splits all threads
 // of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
-                       uint64_t& here, bool alone) {
+                       uint64_t& arrived, bool alone) {
   constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock;
-  const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
+  const bool vectorized =
+      p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {
     SumUnit<Acc> v;
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
@@ -1659,12 +1787,13 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
   };
   // What exists of unit u of warp w. whole: all, and vectorized. twice: what is below the diagonal goes opposite, too.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
-    UNROLL for (int at = 0; at < kSums; at += kNear) {
-      const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at);
+    UNROLL for (int first_sum = 0; first_sum < kSums; first_sum += kNear) {
+      const int m = row + Lanes::row(w, lane, u * kSums + first_sum),
+                n = col + Lanes::col(w, lane, u * kSums + first_sum);
       const int cols = twice.value ? m + 1 : p.n;
       if (!whole.value && m >= p.m) continue;
       AlignedArray<T, kNear> vector;
-      UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[at + e];
+      UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[first_sum + e];
       T *c = work.c, *to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // without signs: half the instructions
       if (whole.value || (vectorized && n + kNear <= cols)) {
         *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
@@ -1694,36 +1823,38 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     return zeros_above(0, kBlock);
   }
   constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);
-  const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
+  const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split,
+                 end = first + units;
   if (splits == 1) {
     __syncthreads();   // the stages have been read
     UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
   } else if constexpr (kArch >= 900) {
-    const uint32_t first_rank = block_rank_in_cluster() - work.split;
-    if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
+    const uint32_t first_rank = cta_rank_in_cluster() - work.split;
+    if (threadIdx.x == 0) barrier_arrive_expect_tx(&arrived, sizeof(sums));
     cluster_wait();
     // Each lane finds where one of its warp's units goes. `units` is a power of two
     const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
-    const uint32_t place = (number & units - 1) * splits + work.split;
-    const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
-    const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
+    const uint32_t slot = (number & units - 1) * splits + work.split;
+    const uint32_t to = address_in_peer(shared_address(sums[slot]), first_rank + owner);
+    const uint32_t barrier = address_in_peer(shared_address(&arrived), first_rank + owner);
     UNROLL for (int u = 0; u < kUnits; ++u) {
-      const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
-      store_async(there, reinterpret_cast<const int*>(unit(u).v), barrier_there);
+      const uint32_t unit_address = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16,
+                     unit_barrier = __shfl_sync(0xFFFFFFFFu, barrier, u);
+      store_async(unit_address, reinterpret_cast<const int*>(unit(u).v), unit_barrier);
     }
   }
   zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   if (splits == 1) __syncthreads();
-  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (splits > 1) barrier_wait(&here, 0);))
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (splits > 1) barrier_wait(&arrived, 0);))
   auto add_up = [&](auto twice) {
-    NO_UNROLL for (uint32_t at = first + warp; at < end; at += kTileThreads / 32) {
-      SumUnit<Acc> total = sums[(at - first) * splits][lane];
+    NO_UNROLL for (uint32_t unit_index = first + warp; unit_index < end; unit_index += kTileThreads / 32) {
+      SumUnit<Acc> total = sums[(unit_index - first) * splits][lane];
 #pragma unroll 4
       for (uint32_t s = 1; s < splits; ++s) {
-        const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
+        const SumUnit<Acc> v = sums[(unit_index - first) * splits + s][lane];
         UNROLL for (int e = 0; e < kSums; ++e) total.v[e] += v.v[e];
       }
-      write(std::false_type(), twice, at / kUnits, at % kUnits, total);
+      write(std::false_type(), twice, unit_index / kUnits, unit_index % kUnits, total);
     }
   };
   p.symmetric ? add_up(std::true_type()) : add_up(std::false_type());
@@ -1731,7 +1862,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters it has as many CTAs as fit.
+// Launches a kernel by its plan. fixup_kernel, which is given more, begins early; without clusters it has as many CTAs as fit.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
 #if defined(TRIL_MATMUL_STRESS)   // the same for builds that differ in registers
@@ -1745,40 +1876,42 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
     return clusters;
   };
 #endif
-  const int at_once = gpu.major >= 9 ? on_this_device<kKernel>(clusters_at_once) : 0;
-  const SplitPlan plan = SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
-  constexpr bool kBehind = sizeof...(behind) > 0;
+  const int at_once = gpu.major >= 9 ? ask_device_once<kKernel>(clusters_at_once) : 0;
+  const SplitPlan plan = SplitPlan::make(p, block_k, at_once, at_once / kCtasPerSm);
+  constexpr bool kIsFixup = sizeof...(behind) > 0;
   int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-  if (kBehind && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * kCtasPerSm);
-  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kBehind, gpu.stream}, p, plan, behind...);
+  if (kIsFixup && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * kCtasPerSm);
+  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kIsFixup, gpu.stream}, p, plan,
+                         behind...);
 }
 """
 
-# ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----
+# ---- The split-tf32 kernel: float32 products too small for the fp16x3 kernel, on tensor cores. ----
 #
 # Enters: operands with a stride of 1, along k or their lines. Leaves: all of C. Nothing is packed: each tile splits its operands anew into
 # two tf32, which take the tensor cores twice as long as float16.
-_CUDA_TF32 = r"""
-// ---- tf32 kernel: sizes, and shared memory.
+_CUDA_SPLIT_TF32 = r"""
+// ---- Split-tf32 kernel: sizes, and shared memory.
 
-constexpr int kTfBlockK = kLineBytes / 4;
-constexpr int kTfStages = 2, kTfCtasPerSm = 3;
+constexpr int kSplitTf32BlockK = kLineBytes / 4;
+constexpr int kSplitTf32Stages = 2, kSplitTf32CtasPerSm = 3;
 
-struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by the bits below that
-  uint8_t stage[kTfStages][2][kStageOperandBytes];   // X, and Y
-  float y[2][kBlock * kTfBlockK];   // of the k-block that is multiplied, as wgmma reads it: large parts, small parts
+struct alignas(1024) SplitTf32Memory {   // permutations, wgmma's too, go by the bits below that
+  uint8_t stage[kSplitTf32Stages][2][kStageOperandBytes];   // X, and Y
+  // of the k-block that is multiplied, as wgmma reads it: large parts, small parts
+  float y[2][kBlock * kSplitTf32BlockK];
   SplitSums<float> sums;
-  uint64_t sums_are_here;
+  uint64_t sums_arrived;
   WorkTile<float> work;   // takes no registers while k-blocks are multiplied
 };
 
-// ---- tf32 kernel: splitting Y into a second place in shared memory.
+// ---- Split-tf32 kernel: splitting Y into a second place in shared memory.
 
 // wgmma gets Y's column 16 i + 4 q + f as number 16 i + 8 (f / 2) + 2 q + f % 2. Of eight numbers a lane has sums of two neighbours, for
-// two rows: so of four columns, those of row r and column c in part[part_at(8 i + 4 r + c)].
-struct Tf32Lanes {
+// two rows: so of four columns, those of row r and column c in part[part_index(8 i + 4 r + c)].
+struct SplitTf32Lanes {
   static constexpr int kNear = 4;
-  static DEVICE constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
+  static DEVICE constexpr int part_index(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
   static DEVICE int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + e / 4 % 2 * 8 + lane / 4; }
   static DEVICE int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
@@ -1786,58 +1919,61 @@ struct Tf32Lanes {
 // Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements; eight neighbours have all k, of columns of
 // their own, so that no access meets a bank conflict.
 template <bool kKMajor>
-struct Tf32Splitter {
+struct SplitTf32YSplitter {
   using From = MmaCopier<float, kKMajor>;
   using To = MmaCopier<float, true>;
   uint32_t from, to;
-  DEVICE Tf32Splitter(const uint8_t* stage, const float* split) {
+  DEVICE SplitTf32YSplitter(const uint8_t* stage, const float* split) {
     const int k = threadIdx.x % 8 * 4, col = (threadIdx.x / 8 ^ threadIdx.x % 8) * 4;
-    from = shared_address(stage) + From::offset(col, k), to = shared_address(split) + To::offset(col / 16 * 16 + col % 16 / 2, k);
-    keep(from), keep(to);
+    from = shared_address(stage) + From::offset(col, k),
+    to = shared_address(split) + To::offset(col / 16 * 16 + col % 16 / 2, k);
+    make_opaque(from), make_opaque(to);
   }
   DEVICE void split(int stage) const {
     AlignedArray<float, 4> four[4];
     UNROLL for (int w = 0; w < 4; ++w)
-      four[w] = load_shared<AlignedArray<float, 4>>(From::beyond(from + stage, kKMajor ? w : 0, kKMajor ? 0 : w));
+      four[w] =
+          load_shared<AlignedArray<float, 4>>(From::shift_address(from + stage, kKMajor ? w : 0, kKMajor ? 0 : w));
     UNROLL for (int f = 0; f < 4; ++f) {
       AlignedArray<uint32_t, 4> large, small;
       UNROLL for (int w = 0; w < 4; ++w) split_tf32(kKMajor ? four[f].v[w] : four[w].v[f], large.v[w], small.v[w]);
-      const uint32_t at = To::beyond(to, f / 2 * 8 + f % 2, 0);
-      store_shared(at, large), store_shared(at + kStageOperandBytes, small);
+      const uint32_t address = To::shift_address(to, f / 2 * 8 + f % 2, 0);
+      store_shared(address, large), store_shared(address + kStageOperandBytes, small);
     }
   }
 };
 
-// ---- tf32 kernel: the kernel.
+// ---- Split-tf32 kernel: the kernel.
 
 // A CTA sums its split of a tile, a k-block while others are copied, and writes its fragments of the tile. kChains: there may be several.
 template <bool kXKMajor, bool kYKMajor, bool kChains>
-__global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
-    tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
+__global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
+    split_tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
-  auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
-  if (threadIdx.x == 0) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();
+  auto& memory = *reinterpret_cast<SplitTf32Memory*>(raw);
+  if (threadIdx.x == 0) ptx::mbarrier_init(&memory.sums_arrived, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = work_of<float>(p, plan, ptx::get_sreg_clusterid_x(), block_rank_in_cluster(), kTfBlockK);
-  if (here.tile.i < 0) return;
-  if (threadIdx.x == 0) memory.work = here;
-  const int k_begin = here.k_begin, k_blocks = here.k_blocks;
-  const auto view_x = view_of(kX, p, here), view_y = view_of(kY, p, here);
+  const WorkTile<float> work =
+      find_work<float>(p, plan, ptx::get_sreg_clusterid_x(), cta_rank_in_cluster(), kSplitTf32BlockK);
+  if (work.tile.i < 0) return;
+  if (threadIdx.x == 0) memory.work = work;
+  const int k_begin = work.k_begin, k_blocks = work.k_blocks;
+  const auto view_x = make_view(kX, p, work), view_y = make_view(kY, p, work);
   MmaCopier<float, kXKMajor, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   MmaCopier<float, kYKMajor, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   float sum[32] = {}, total[32] = {};   // total: of chains
   const MmaReader<float, kXKMajor, true> x_reader(shared_address(memory.stage[0][0]), threadIdx.x / 32 * 16);
-  const Tf32Splitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
+  const SplitTf32YSplitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
   int stage = 0;   // of k-block `number`, in bytes from the first
-  NO_UNROLL for (int number = -kTfStages; number < k_blocks; ++number) {
+  NO_UNROLL for (int number = -kSplitTf32Stages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
       // Wait for the stage, and split it
-      cp_async_wait_group<kTfStages - 1>();
+      cp_async_wait_group<kSplitTf32Stages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       splitter.split(stage);
       UNROLL for (int step = 0; step < 4; ++step) {
@@ -1848,10 +1984,12 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
       __syncthreads();   // the stage has been read, and Y is split
     }
     // Start the copies of a later stage
-    const int next = number + kTfStages;
-    if (next < k_blocks) x.copy(view_x, k_begin + next * kTfBlockK, stage), y.copy(view_y, k_begin + next * kTfBlockK, stage);
+    const int next = number + kSplitTf32Stages;
+    if (next < k_blocks)
+      x.copy(view_x, k_begin + next * kSplitTf32BlockK, stage),
+          y.copy(view_y, k_begin + next * kSplitTf32BlockK, stage);
     cp_async_commit_group();
-    stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+    stage = stage == (kSplitTf32Stages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
     // Multiply. Tensor cores truncate what they add: small terms come first, and sums go no further than a k-block
     float part[32];
@@ -1860,17 +1998,18 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
       wgmma_tf32(part, small[step], advance_descriptor(y_large, step * 32), step > 0);
       wgmma_tf32(part, large[step], advance_descriptor(y_small, step * 32), 1);
     }
-    UNROLL for (int step = 0; step < 4; ++step) wgmma_tf32(part, large[step], advance_descriptor(y_large, step * 32), 1);
+    UNROLL for (int step = 0; step < 4; ++step)
+      wgmma_tf32(part, large[step], advance_descriptor(y_large, step * 32), 1);
     warpgroup_commit_batch();
     warpgroup_wait<0>();
     // Promote
-    UNROLL for (int e = 0; e < 32; ++e) sum[e] = fmaf(part[Tf32Lanes::part_at(e)], kTf32Unscale, sum[e]);
+    UNROLL for (int e = 0; e < 32; ++e) sum[e] = fmaf(part[SplitTf32Lanes::part_index(e)], kTf32Unscale, sum[e]);
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
   // In the stages: where sums belong, other CTAs' may have come
-  sum_non_finite<decltype(x), decltype(y), Tf32Lanes>(p, memory.work, sum, memory.stage);
-  write_tile<Tf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
+  sum_non_finite<decltype(x), decltype(y), SplitTf32Lanes>(p, memory.work, sum, memory.stage);
+  write_tile<SplitTf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_arrived, memory.work.splits == 1);
 #endif
 }
 """
@@ -1886,8 +2025,10 @@ _CUDA_MMA = r"""
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;
 constexpr int kMmaSteps = 4;   // of a k-block
-constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;   // Ampere and Ada cut sums off twice as often as Hopper, a bit earlier
-constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;   // a warp's part of C; mma's tiles in it
+// Ampere and Ada cut sums off twice as often as Hopper, a bit earlier
+constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;
+// a warp's part of C; mma's tiles in it
+constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;
 constexpr int kMmaSums = kTilesM * kTilesN * 4;   // of a thread
 static_assert(kMmaSteps % 2 == 0, "each k-block begins with the same fragments, and ends with a promotion");
 template <typename T>
@@ -1902,7 +2043,7 @@ using MmaSums = AccumulatorOf<T>[kMmaSums];
 template <typename T>
 struct alignas(256) MmaMemory {   // copiers permute by the bits below that
   uint8_t stage[kMmaStages][kMmaStageBytes];   // X, then Y
-  uint64_t sums_are_here;
+  uint64_t sums_arrived;
   WorkTile<T> work;
 };
 
@@ -1953,8 +2094,9 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {
-    memory.work = work_of<T>(p, plan, cluster, block_rank_in_cluster(), kMmaBlockK<T>);
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
+    memory.work = find_work<T>(p, plan, cluster, cta_rank_in_cluster(), kMmaBlockK<T>);
+    NV_IF_TARGET(NV_PROVIDES_SM_90,
+                 (if (plan.cluster_size > 1) ptx::mbarrier_init(&memory.sums_arrived, 1), barrier_init_fence();))
   }
   __syncthreads();
   const WorkTile<T>& work = memory.work;
@@ -1963,10 +2105,10 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarpMN, warp_col = warp / 2 * kWarpMN;
   const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * kMmaBlockK<T>;
   const uint32_t stages = shared_address(memory.stage);
-  MmaCopier<T, kXKMajor, kUnit> x(view_of(kX, p, work), k_begin, stages);
-  MmaCopier<T, kYKMajor, kUnit> y(view_of(kY, p, work), k_begin, stages + kStageOperandBytes);
+  MmaCopier<T, kXKMajor, kUnit> x(make_view(kX, p, work), k_begin, stages);
+  MmaCopier<T, kYKMajor, kUnit> y(make_view(kY, p, work), k_begin, stages + kStageOperandBytes);
   auto copy = [&](int k0, int stage) {
-    if (k0 < k_end) x.copy(view_of(kX, p, work), k0, stage), y.copy(view_of(kY, p, work), k0, stage);
+    if (k0 < k_end) x.copy(make_view(kX, p, work), k0, stage), y.copy(make_view(kY, p, work), k0, stage);
     cp_async_commit_group();
   };
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
@@ -1976,7 +2118,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
     UNROLL for (int n = 0; n < kTilesN / 2; ++n) y_reader.read(stage, n, step, to[kTilesM + n]);
   };
   // Prologue: fill the pipeline
-  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>)
+  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes;
+                 stage += kMmaStageBytes, k0 += kMmaBlockK<T>)
     copy(k0, stage);
   cp_async_wait_group<kMmaStages - 1>();
   __syncthreads();
@@ -2011,7 +2154,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // The stages have been read. Relaxed: nobody else needs what was written there
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
-  write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
+  write_tile<MmaLanes>(p, work, sum, sums, memory.sums_arrived, plan.cluster_size == 1);
 }
 
 // ---- mma kernel: launching.
@@ -2025,10 +2168,10 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 }
 """
 
-# ---- Launching: the exact path, the tf32 and the mma kernel. ----
+# ---- Launching: the exact path, the split-tf32 and the mma kernel. ----
 _CUDA_TILE_LAUNCH = r"""
 void launch_exact(const Product& p, const Gpu& gpu) {
-  const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, gpu.stream);
+  const Launch launch(TileOrder::make(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, gpu.stream);
   std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(p.type));
 }
 
@@ -2038,10 +2181,13 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
                      : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
 }
 
-void launch_tf32(const Product& p, const Gpu& gpu) {
-  std::visit([&](auto x_k_major, auto y_k_major, auto chains) {
-    launch_tiles<tf32_product<x_k_major, y_k_major, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu);
-  }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
+void launch_split_tf32(const Product& p, const Gpu& gpu) {
+  std::visit(
+      [&](auto x_k_major, auto y_k_major, auto chains) {
+        launch_tiles<split_tf32_product<x_k_major, y_k_major, chains>, kSplitTf32CtasPerSm, SplitTf32Memory>(
+            p, kSplitTf32BlockK, gpu);
+      },
+      constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kSplitTf32BlockK));
 }
 
 void launch_mma(const Product& p, const Gpu& gpu) {
@@ -2054,15 +2200,16 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ----
 #
-# Persistent clusters take tiles, the longest first, from a queue. A policy, Half or Pairs, says what a stage holds, how it is filled and
-# multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
+# Persistent clusters take tiles, the longest first, from a queue. A policy, SixteenBitPolicy or Fp16x3Policy, says what
+# a stage holds, how it is filled and multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
 // Two warpgroups of consumers; then a warp for the producer, one for the zeros, and two for a policy's own role.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
-constexpr int kHopperThreads = 3 * 128;
-[[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8, kConsumerRegisters = 216;   // of a thread
+constexpr int kSkeletonThreads = 3 * 128;
+// of a thread
+[[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
 constexpr int kQueued = 8;   // places for tiles that the cluster has taken
 
 // [begin tile queue]
@@ -2093,58 +2240,61 @@ struct TileQueue {
 //   Memory            its own shared memory: the stages, and more
 //   kStages, kDepth   of the pipeline, and how many k-blocks it holds at most
 //   kCtas, kBlocksN   CTAs of a cluster that share copies; blocks of columns of a tile
-//   kAskedAhead       k-blocks before a tile's end the next is asked for: sooner, it would not go to whoever is done first
-//   kTakesFirst       whether a cluster's first tile comes from the queue, or has its number
-//   operands_of       what the producer keeps of a tile, for load
-//   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
+//   kRequestAhead       k-blocks before a tile's end the next is asked for: sooner, it would not go to whoever is done first
+//   kQueuesFirstTile       whether a cluster's first tile comes from the queue, or has its number
+//   find_operands       what the producer keeps of a tile, for load
+//   tiles_of, prepare, has_work, is_skipped, load, compute, finish, run_mask_warps, result
 template <typename Policy>
 struct SharedMemory {
-  typename Policy::Memory own;
+  typename Policy::Memory policy;
   ClusterTile next[kQueued];
   uint64_t next_full[kQueued];
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
 struct KBlock {
-  int k, place;       // place: in the tile
+  int k, k_index;       // place: in the tile
   bool jumps, last;   // it does not follow the one before; it is the tile's last
-  int round;          // next_tile's, of the tile after this one
+  int next_tile_seq;          // fetch_next_tile's, of the tile after this one
 };
 
 // ---- Skeleton: the tile scheduler.
 
 // Whether clusters take tiles from the queue; else each has one, by its number.
 template <typename Policy>
-DEVICE bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
+DEVICE bool has_queue(const typename Policy::Product& args) {
+  return Policy::kQueuesFirstTile || args.tiles.clusters < args.tiles.count;
+}
 
 // Tile number `round` of the cluster's from the queue. Each role reads all of them, and before their place is written anew: the producer
 // that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps once in each tile of a triangle, but for a
 // first one that is an empty half.
 template <typename Policy>
-DEVICE ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
+DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
-  if (!has_queue<Policy>(h)) return {-1};
-  barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
-  return shared.next[round % kQueued];
+  if (!has_queue<Policy>(args)) return {-1};
+  barrier_wait(&shared.next_full[tile_seq % kQueued], tile_seq / kQueued % 2);
+  return shared.next[tile_seq % kQueued];
 }
 
 // By a thread of each CTA: the first one's takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
-DEVICE void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
-  uint64_t* full = &shared.next_full[round % kQueued];
+DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq, int rank) {
+  uint64_t* full = &shared.next_full[tile_seq % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
-  const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles by the cluster's number
+  const int first_queued = Policy::kQueuesFirstTile ? 0 : args.tiles.clusters;   // tiles by the cluster's number
   ClusterTile tile;
   do {
-    const int number = given + h.queue.take(h.tiles.count - given + h.tiles.clusters);
-    tile = number < h.tiles.count ? Policy::tiles_of(h).at(number) : ClusterTile{-1};
-  } while (tile.row >= 0 && Policy::is_left_out(h, tile));
-  const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
+    const int number = first_queued + args.queue.take(args.tiles.count - first_queued + args.tiles.clusters);
+    tile = number < args.tiles.count ? Policy::tiles_of(args).find_tile(number) : ClusterTile{-1};
+  } while (tile.row >= 0 && Policy::is_skipped(args, tile));
+  const uint32_t to = shared_address(&shared.next[tile_seq % kQueued]), barrier = shared_address(full);
   for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is illegal where a kernel has no clusters
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
-      store_async(address_in_peer(to, cta) + 4 * u, reinterpret_cast<const int*>(&tile) + u, address_in_peer(barrier, cta));
-  shared.next[round % kQueued] = tile;
-  barrier_arrive_at(barrier);
+      store_async(address_in_peer(to, cta) + 4 * u, reinterpret_cast<const int*>(&tile) + u,
+                  address_in_peer(barrier, cta));
+  shared.next[tile_seq % kQueued] = tile;
+  barrier_arrive_remote(barrier);
 }
 
 // ---- Skeleton: what all policies share: multiplying, roles.
@@ -2154,22 +2304,24 @@ template <typename T, int kN, int kMajorX, int kMajorY>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes: 16 of k
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
+                                   add || k > 0);
 }
 
 // The producer: one thread.
 template <typename Policy>
-DEVICE void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
-  const int rank = block_rank_in_cluster();
-  Pipeline<Policy::kStages> at = {0, 1};   // at first the stages are free
-  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile(h, shared, round++)) {
+DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile) {
+  const int rank = cta_rank_in_cluster();
+  PipelineState<Policy::kStages> pipeline = {0, 1};   // at first the stages are free
+  for (int tile_seq = Policy::kQueuesFirstTile; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++)) {
     const int count = tile.k_end - tile.k_begin;
-    const auto operands = Policy::operands_of(h, shared, tile);
-    const int ask_at = has_queue<Policy>(h) ? max(0, count - Policy::kAskedAhead) : -1;
-    int k = Policy::tiles_of(h).k_block(tile, 0);
+    const auto operands = Policy::find_operands(args, shared, tile);
+    const int ask_at = has_queue<Policy>(args) ? max(0, count - Policy::kRequestAhead) : -1;
+    int k = Policy::tiles_of(args).k_block(tile, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
-      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == tile.k_begin, i == count - 1, round}, operands);
-      if (i == ask_at) ask_for_tile(h, shared, round, rank);
+      Policy::load(args, shared, pipeline, tile, rank, {k, i, i == 0 || k == tile.k_begin, i == count - 1, tile_seq},
+                   operands);
+      if (i == ask_at) request_tile(args, shared, tile_seq, rank);
       if (++k == tile.k_end) k = tile.k_begin;
     }
   }
@@ -2177,15 +2329,19 @@ DEVICE void produce(const typename Policy::Product& h, SharedMemory<Policy>& sha
 
 // A warp zeroes the CTA's share of the tiles above the diagonal; not at once: operands come the same way, and are wanted sooner.
 template <typename Policy>
-DEVICE void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
-  if (!has_zeros(h.p)) return;
-  constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
-  const int tiles = triangle(h.tiles.rows - 1), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
+DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster, int rank) {
+  if (!has_zeros(args.p)) return;
+  // of a strip; of a tile
+  constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;
+  const int tiles = triangle(args.tiles.rows - 1), ctas = Policy::kCtas * args.tiles.splits;   // of a cluster
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.tiles.clusters * ctas) {
-    const int number = u / kStrips, batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
-    const int i = place - triangle(j - 1), from = u % kStrips * kLines;
-    write_zeros<kBlockMN>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines, threadIdx.x % 32, 32);
+  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * args.tiles.batches * kStrips;
+                 u += args.tiles.clusters * ctas) {
+    const int number = u / kStrips, batch = number / tiles, tile_index = number % tiles,
+              j = triangle_root(tile_index) + 1;
+    const int i = tile_index - triangle(j - 1), from = u % kStrips * kLines;
+    write_zeros<kBlockMN>(args.p, Policy::result(args, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
+                          threadIdx.x % 32, 32);
   }
 }
 
@@ -2193,75 +2349,80 @@ DEVICE void write_zeros_above(const typename Policy::Product& h, int cluster, in
 
 // Each warp in its role, in cluster `number`. first: its first tile, if not from the queue.
 template <typename Policy>
-DEVICE void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
-  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile(h, shared, 0, rank);
+DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile first,
+                          int number) {
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = cta_rank_in_cluster();
+  if (Policy::kQueuesFirstTile && warp == kProducerWarp && lane == 0) request_tile(args, shared, 0, rank);
   __syncwarp();
   cudaGridDependencySynchronize();   // the kernel before may read this C's memory, or write an operand
   ptx::fence_proxy_async(ptx::space_global);
-  if (Policy::kTakesFirst) first = next_tile(h, shared, 0);   // in any case, lest it come to a CTA that has ended
-  if (!Policy::has_work(h)) return;
+  // in any case, lest it come to a CTA that has ended
+  if (Policy::kQueuesFirstTile) first = fetch_next_tile(args, shared, 0);
+  if (!Policy::has_work(args)) return;
 
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<kConsumerRegisters>();
-    Pipeline<Policy::kStages> at;
+    PipelineState<Policy::kStages> pipeline;
     ClusterTile tile = first;
-    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile(h, shared, round++))
-      Policy::compute(h, shared, tile, round, at);
-    Policy::finish(h, shared);
+    for (int tile_seq = Policy::kQueuesFirstTile; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++))
+      Policy::compute(args, shared, tile, tile_seq, pipeline);
+    Policy::finish(args, shared);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * kConsumerRegisters>();
     if (warp == kProducerWarp) {
-      if (elect_one_sync()) produce(h, shared, first);
+      if (elect_one_sync()) produce(args, shared, first);
     } else if (warp == kProducerWarp + 1) {
-      if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
+      if (!Policy::kQueuesFirstTile && has_queue<Policy>(args) && rank == 0 && lane == 0)
+        args.queue.begin(args.tiles.count);
       __syncwarp();
-      write_zeros_above<Policy>(h, number, rank);
+      write_zeros_above<Policy>(args, number, rank);
       // Not sooner: the next kernel's instructions then drive this one's out of the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {
-      Policy::own_role(h, shared, first);
+      Policy::run_mask_warps(args, shared, first);
     }
   }
 }
 
 // One product; or two of one size, each by every other cluster: they start and end once.
-struct Alone { struct Product {}; };   // in place of a second policy
+struct NoSecondProduct { struct Product {}; };   // in place of a second policy
 
-template <typename Policy, typename Second = Alone>
-__global__ void __launch_bounds__(kHopperThreads, 1)
-    tile_product(const __grid_constant__ typename Policy::Product h, const __grid_constant__ typename Second::Product second) {
+template <typename Policy, typename Second = NoSecondProduct>
+__global__ void __launch_bounds__(kSkeletonThreads, 1)
+    tile_product(const __grid_constant__ typename Policy::Product args,
+                 const __grid_constant__ typename Second::Product second) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
-  constexpr int kCount = std::is_same_v<Second, Alone> ? 1 : 2;
+  constexpr int kCount = std::is_same_v<Second, NoSecondProduct> ? 1 : 2;
   const int number = ptx::get_sreg_clusterid_x() / kCount;   // in its product
   // Fill the barriers, by one thread: see elect_one_sync
   if (threadIdx.x < 32 && elect_one_sync()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    Policy::prepare(h, shared);
-    constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kTakesFirst ? kBlock : 1;   // Half's mask warps have a thread per row
+    Policy::prepare(args, shared);
+    // Half's mask warps have a thread per row
+    constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kQueuesFirstTile ? kBlock : 1;
     UNROLL for (int u = 0; u < Policy::kStages; ++u) {
       ptx::mbarrier_init(&shared.full[u], kFullArrivals);
       ptx::mbarrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps * kWarpArrivals);
     }
     UNROLL for (int u = 0; u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);
-    IF_RACECHECK(if (!Policy::kTakesFirst) ptx::mbarrier_init(&exact_meeting, kExactThreads);)
+    IF_RACECHECK(if (!Policy::kQueuesFirstTile) ptx::mbarrier_init(&exact_meeting, kExactThreads);)
     barrier_init_fence();
   }
   __syncwarp();
   cluster_arrive_relaxed();
   ClusterTile first = {};
-  if (!Policy::kTakesFirst) {
-    first = Policy::tiles_of(h).at(number);
-    first.cut(block_rank_in_cluster(), h.tiles.splits);
+  if (!Policy::kQueuesFirstTile) {
+    first = Policy::tiles_of(args).find_tile(number);
+    first.take_split(cta_rank_in_cluster(), args.tiles.splits);
   }
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
-    take_part(h, shared, first, number);
+    run_warp_role(args, shared, first, number);
   else if constexpr (kCount == 2)
-    take_part(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
+    run_warp_role(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
   // No CTA may end while another still arrives there, or reads its sums
   __syncwarp();
   cluster_arrive_relaxed();
@@ -2270,42 +2431,42 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 }
 """
 
-# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ----
+# ---- 16-bit: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ----
 #
 # Enters: a Product of 16-bit operands with a stride of 1, all else in multiples of 16 bytes (operands_to_copy). Leaves: all of C.
 #
 # A tensor map's boxes in the 128-byte swizzle are what wgmma reads, K-major or MN-major: nothing is packed. Two warps mask those on a
 # diagonal. Their zeros may meet Inf in the tensor cores: so CTAs that are done sum boxes of C that are not finite again, on the exact path.
-_CUDA_HALF = r"""
-// ---- Half precision: sizes, and teams of threads.
+_CUDA_SIXTEEN_BIT = r"""
+// ---- 16-bit: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // of a CTA's tile: one for each consumer warpgroup
 // Of named barriers: all consumers; a warpgroup of them, from kGroupTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
 
-// ---- Half precision: sums that are not finite.
+// ---- 16-bit: sums that are not finite.
 
 // [begin non-finite boxes]
 // Of each box of C, 64 x 64, that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number on, as
 // TileQueue's; others stand for zero. In the end none is left, for a graph that is launched again.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // of a box
-  unsigned long long* left;   // of each box; and one word more: whether there has been one
+  unsigned long long* words;   // of each box; and one word more: whether there has been one
   uint64_t launch;
   uint32_t boxes;
   DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
   DEVICE void add(uint32_t box) const {
-    atomicExch(left + box, launch + kParts);
-    atomicExch(left + boxes, launch + kParts);
+    atomicExch(words + box, launch + kParts);
+    atomicExch(words + boxes, launch + kParts);
   }
   // Takes a part: its number, or -1 if there is none.
-  DEVICE int take(uint32_t box) const { return parts(atomicAdd(left + box, ~0ull)) - 1; }
+  DEVICE int take(uint32_t box) const { return parts(atomicAdd(words + box, ~0ull)) - 1; }
 };
 // [end non-finite boxes]
 
-// ---- Half precision: what the kernel is given.
+// ---- 16-bit: what the kernel is given.
 
-struct HalfProduct {
+struct SixteenBitProduct {
   CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) if MN-major
   int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p's, in units of the third dimension
   Product p;
@@ -2314,16 +2475,16 @@ struct HalfProduct {
   NonFinite non_finite;
 };
 
-// ---- Half precision: the epilogue, storing C.
+// ---- 16-bit: the epilogue, storing C.
 
 // A warpgroup rounds its sums of block (row, col) of C, and writes them through shared memory, in lines of 128 bytes: rows, or columns of a
-// column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it. kTwice:
-// below the diagonal the transpose is written, too. Returns whether a number is not finite, unless no operand has a mask.
-template <typename T, bool kTwice>
+// column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it.
+// kStoresTwice: below the diagonal the transpose is written, too. Returns whether a number is not finite, unless no operand has a mask.
+template <typename T, bool kStoresTwice>
 DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const bool c_by_rows = p.c_col == 1;
-  if (!kTwice && p.c_lower && col >= row) {
+  if (!kStoresTwice && p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
     UNROLL for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
@@ -2349,20 +2510,24 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
     // No vote where none is needed: the compiler does not know that all threads have one result, and loops lose uniform registers
-    const bool any = kTwice ? named_barrier_sync<128>(team), false : named_barrier_or<128>(team, is_masked(p) && !finite);
+    const bool any = kStoresTwice ? named_barrier_sync<128>(team),
+               false              : named_barrier_or<128>(team, is_masked(p) && !finite);
     const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
     const int64_t stride = c_by_rows ? p.c_row : p.c_col;
     uint16_t* first = c + row * kBlock * p.c_row + col * kBlock * p.c_col;
     if ((int(stride) | length | int(reinterpret_cast<uintptr_t>(c)) / 2) % 8 == 0) {   // 16 bytes at a time
-      const int own = thread / 8, at = thread % 8 * 8;
-      uint16_t* to = first + own * stride + at;
-      const uint8_t* from = box + swizzled(own, at);   // 16 lines on it is 2 KB on
-      auto copy = [](uint16_t* to, const uint8_t* from) { *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from); };
-      if (lines >= kBlock && at < length) {
+      const int thread_line = thread / 8, thread_col = thread % 8 * 8;
+      uint16_t* to = first + thread_line * stride + thread_col;
+      const uint8_t* from = box + swizzled(thread_line, thread_col);   // 16 lines on it is 2 KB on
+      auto copy = [](uint16_t* to, const uint8_t* from) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      };
+      if (lines >= kBlock && thread_col < length) {
         UNROLL for (int u = 0; u < kBlock / 16; ++u) copy(to + u * 16 * stride, from + u * 2048);
-      } else if (at < length) {
-        NO_UNROLL for (int line = own; line < lines; line += 16, to += 16 * stride, from += 2048) copy(to, from);
+      } else if (thread_col < length) {
+        NO_UNROLL for (int line = thread_line; line < lines; line += 16, to += 16 * stride, from += 2048)
+          copy(to, from);
       }
     } else {
       NO_UNROLL for (int line = warp; line < min(lines, kBlock); line += 4)
@@ -2371,7 +2536,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     }
     return any && m > 0 && n > 0;
   };
-  if constexpr (kTwice)
+  if constexpr (kStoresTwice)
     if (col < row) {
       write(col, row, !c_by_rows);
       named_barrier_sync<128>(team);   // the box has been read
@@ -2379,32 +2544,34 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   return write(row, col, c_by_rows);
 }
 
-// ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
+// ---- 16-bit: the policy: how the user's matrices are copied, masked and multiplied.
 
 // Sets a row of a block to zero above the diagonal, or below it (lower: what is kept).
 DEVICE void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal; how many of its elements come before the cut
-  const uint4 v = *chunk(on);
+  // the chunk on the diagonal; how many of its elements come before the cut
+  const int diagonal_chunk = row / 8, num_kept = row % 8 + lower;
+  const uint4 v = *chunk(diagonal_chunk);
   auto part = [&](uint32_t two, int u) {
-    const uint32_t first = before >= 2 * u + 2 ? ~0u : before == 2 * u + 1 ? 0xFFFFu : 0u;
+    const uint32_t first = num_kept >= 2 * u + 2 ? ~0u : num_kept == 2 * u + 1 ? 0xFFFFu : 0u;
     return two & (lower ? first : ~first);
   };
-  *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
+  *chunk(diagonal_chunk) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
   UNROLL for (int c = 0; c < 8; ++c)
-    if (lower ? c > on : c < on) *chunk(c) = uint4();
+    if (lower ? c > diagonal_chunk : c < diagonal_chunk) *chunk(c) = uint4();
 }
 
 // kWide: two CTAs compute a tile of 256 x 256, one above the other, and each fetches half of Y for both; else one computes 128 x 128.
-// kTwice: no operand has a mask; what is below C's diagonal also goes opposite, transposed, and what is above it is not stored.
+// kStoresTwice: no operand has a mask; what is below C's diagonal also goes opposite, transposed, and what is above it is not stored.
 // kMajorX, kMajorY: 1 for MN-major.
-template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
-struct Half {
-  using Product = HalfProduct;
-  using Shared = SharedMemory<Half>;
-  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
-  static constexpr int kCtas = kWide ? 2 : 1, kAskedAhead = 3;
-  static constexpr bool kTakesFirst = false;
+template <typename T, int kMajorX, int kMajorY, bool kWide, bool kStoresTwice>
+struct SixteenBitPolicy {
+  using Product = SixteenBitProduct;
+  using Shared = SharedMemory<SixteenBitPolicy>;
+  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6,
+                       kDepth = kStages;
+  static constexpr int kCtas = kWide ? 2 : 1, kRequestAhead = 3;
+  static constexpr bool kQueuesFirstTile = false;
 
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
@@ -2416,185 +2583,212 @@ struct Half {
     bool unfinished[2];         // whether a warpgroup knows of such boxes
   };
 
-  static DEVICE void prepare(const Product& h, Shared& shared) {
-    prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
-    UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.own.landed[u], 1);
-    ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * kWarpArrivals * h.tiles.splits);
-    shared.own.unfinished[0] = shared.own.unfinished[1] = false;
+  static DEVICE void prepare(const Product& args, Shared& shared) {
+    prefetch_tma_descriptor(args.x), prefetch_tma_descriptor(args.y);
+    UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.policy.landed[u], 1);
+    ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
+    shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
   }
-  static DEVICE Tiles tiles_of(const Product& h) {   // a tenth less code, if the compiler knows the order
-    Tiles tiles = h.tiles;
-    if (kTwice) tiles.x = tiles.y = kEverywhere, tiles.c_lower = 1;
+  static DEVICE Tiles tiles_of(const Product& args) {   // a tenth less code, if the compiler knows the order
+    Tiles tiles = args.tiles;
+    if (kStoresTwice) tiles.x_range = tiles.y_range = KRange::kAll, tiles.c_lower = 1;
     return tiles;
   }
   static DEVICE bool has_work(const Product&) { return true; }
-  static DEVICE bool is_left_out(const Product& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
-  static DEVICE uint16_t* result(const Product& h, int batch) { return c_of<uint16_t>(h.p, batch); }
+  static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
+  static DEVICE uint16_t* result(const Product& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
 
   // What the producer finds beforehand: a hundred instructions of its one thread take longer than to multiply a small tile's k-block.
   struct Line {
-    int at;              // a block's first
+    int first;              // a block's first
     int begin, length;   // of the k-blocks that its lines have; the length may go beyond the last
   };
   static constexpr int kBlocksY = kBlocksN / kCtas;     // that a CTA asks for, of a whole tile
-  static constexpr bool kMerged = kTwice && !kMajorX;   // boxes have 128 lines; of Y where no tile is halved
+  static constexpr bool kMergesBoxes = kStoresTwice && !kMajorX;   // boxes have 128 lines; of Y where no tile is halved
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
-    int y_boxes, place;           // that the CTA asks for, and where in the stage they come
+    int y_boxes, first_y_box;           // that the CTA asks for, and where in the stage they come
     int bytes;                    // of a k-block
     int x_batch, y_batch;         // third coordinates
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
   // A small tile on the diagonal of a symmetric C: its columns are its rows, and come once; it is computed up to the diagonal.
-  static DEVICE bool on_diagonal_of_c(const Product& h, const ClusterTile& tile) {
-    return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
+  static DEVICE bool on_diagonal_of_c(const Product& args, const ClusterTile& tile) {
+    return kStoresTwice && !kWide && args.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
-  static DEVICE Operands operands_of(const Product& h, Shared&, const ClusterTile& tile) {
-    const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
-    auto line = [&](Side of_operand, int block) {
-      const Side side = kTwice ? kEverywhere : of_operand;
-      return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.depth};
+  static DEVICE Operands find_operands(const Product& args, Shared&, const ClusterTile& tile) {
+    const int rank = kWide ? cta_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
+    auto line = [&](KRange of_operand, int block) {
+      const KRange side = kStoresTwice ? KRange::kAll : of_operand;
+      return Line{block * kBlock, side == KRange::kFromDiagonal ? block : 0,
+                  side == KRange::kToDiagonal ? block + 1 : args.tiles.depth};
     };
-    Operands of;
-    UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(h.p.x_side, tile.row + rank * kBlocksM + u);
-    UNROLL for (int u = 0; u < kBlocksY; ++u) of.y[u] = line(h.p.y_side, tile.col + rank * blocks + u);
-    const bool diagonal = on_diagonal_of_c(h, tile);
-    of.y_boxes = diagonal ? 0 : kMerged && !h.tiles.halved ? 1 : blocks;
-    of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
-    of.x_batch = batch_offset(h.p, h.x_batch, tile.batch), of.y_batch = batch_offset(h.p, h.y_batch, tile.batch);
-    of.x_diagonal = first_on_diagonal(h.p.x_side, tile.row), of.y_diagonal = first_on_diagonal(h.p.y_side, tile.col);
-    return of;
+    Operands operands;
+    UNROLL for (int u = 0; u < kBlocksM; ++u) operands.x[u] = line(args.p.x_range, tile.row + rank * kBlocksM + u);
+    UNROLL for (int u = 0; u < kBlocksY; ++u) operands.y[u] = line(args.p.y_range, tile.col + rank * blocks + u);
+    const bool diagonal = on_diagonal_of_c(args, tile);
+    operands.y_boxes = diagonal ? 0 : kMergesBoxes && !args.tiles.column_split_tiles ? 1 : blocks;
+    operands.first_y_box = kBlocksM + rank * blocks,
+    operands.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
+    operands.x_batch = batch_offset(args.p, args.x_batch, tile.batch),
+    operands.y_batch = batch_offset(args.p, args.y_batch, tile.batch);
+    operands.x_diagonal = first_on_diagonal(args.p.x_range, tile.row),
+    operands.y_diagonal = first_on_diagonal(args.p.y_range, tile.col);
+    return operands;
   }
 
   // Asks for a k-block's boxes. For one that does not exist it asks beyond the end of k, where the copy engine finds zeros.
-  static DEVICE void load(const Product& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
-                          const KBlock& k_block, const Operands& of) {
+  static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
+                          const ClusterTile& tile, int /*rank*/, const KBlock& k_block, const Operands& operands) {
     const int k = k_block.k;
-    const uint32_t x = k - of.x_diagonal, y = k - of.y_diagonal;
-    const bool masked = !kTwice && (x < kBlocksN || y < tile.cols);
-    auto& stage = shared.own.stage[at.stage];
-    uint64_t* barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
-    auto tma_load = [&](bool multicast, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
-      const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.depth) * kBlock;
-      const int from[] = {lines_first ? line.at : depth, lines_first ? depth : line.at, batch};
+    const uint32_t x = k - operands.x_diagonal, y = k - operands.y_diagonal;
+    const bool masked = !kStoresTwice && (x < kBlocksN || y < tile.cols);
+    auto& stage = shared.policy.stage[pipeline.stage];
+    uint64_t* barrier = &(masked ? shared.policy.landed : shared.full)[pipeline.stage];
+    auto tma_load = [&](bool multicast, int box, const CUtensorMap& map, bool lines_first, const Line& line,
+                        int batch) {
+      const int depth =
+          (kStoresTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : args.tiles.depth) * kBlock;
+      const int from[] = {lines_first ? line.first : depth, lines_first ? depth : line.first, batch};
       auto copy = [&](auto... ctas) {
-        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier, ctas...);
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[box], &map, from, barrier, ctas...);
       };
       multicast ? copy(3) : copy();   // as copy_bulk_multicast
     };
-    barrier_wait(&shared.empty[at.stage], at.parity);
-    barrier_arrive_expect_tx(barrier, of.bytes);
-    UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) tma_load(false, u, h.x, kMajorX, of.x[u], of.x_batch);
+    barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+    barrier_arrive_expect_tx(barrier, operands.bytes);
+    UNROLL for (int u = 0; u < (kMergesBoxes ? 1 : kBlocksM); ++u)
+      tma_load(false, u, args.x, kMajorX, operands.x[u], operands.x_batch);
     UNROLL for (int u = 0; u < kBlocksY; ++u)
-      if (u < of.y_boxes) tma_load(kWide, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
+      if (u < operands.y_boxes)
+        tma_load(kWide, operands.first_y_box + u, args.y, kMajorY, operands.y[u], operands.y_batch);
     if (kEveryThreadArrives && !masked)   // as often as the mask warps would
-      for (int u = 1; u < kBlock; ++u) barrier_arrive_at(shared_address(barrier));
-    at.advance();
+      for (int u = 1; u < kBlock; ++u) barrier_arrive_remote(shared_address(barrier));
+    pipeline.advance();
   }
 
   // Two warps mask. Where their zeros meet NaN or Inf of the other operand: see finish.
-  static DEVICE void own_role(const Product& h, Shared& shared, ClusterTile tile) {
-    if (kTwice || !is_masked(h.p)) return;
+  static DEVICE void run_mask_warps(const Product& args, Shared& shared, ClusterTile tile) {
+    if (kStoresTwice || !is_masked(args.p)) return;
     const int row = threadIdx.x % kBlock;   // of a block
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
-    Pipeline<kStages> at;
-    for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++))
-      NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, at.advance()) {
-        const int k = h.tiles.k_block(tile, i);
-        const uint32_t x = k - first_on_diagonal(h.p.x_side, tile.row), y = k - first_on_diagonal(h.p.y_side, tile.col);
+    PipelineState<kStages> pipeline;
+    for (int tile_seq = 0; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++))
+      NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, pipeline.advance()) {
+        const int k = args.tiles.k_block(tile, i);
+        const uint32_t x = k - first_on_diagonal(args.p.x_range, tile.row),
+                       y = k - first_on_diagonal(args.p.y_range, tile.col);
         if (x >= kBlocksN && y >= tile.cols) continue;
-        barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
-        parities ^= 1u << at.stage;
-        const uint32_t own = x - (kWide ? block_rank_in_cluster() * kBlocksM : 0);
-        auto& stage = shared.own.stage[at.stage];
-        if (own < kBlocksM) mask_row(stage[own], (h.p.x_side == kUpToLine) != kMajorX, row);
-        if (y < tile.cols) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
+        barrier_wait(&shared.policy.landed[pipeline.stage], parities >> pipeline.stage & 1);
+        parities ^= 1u << pipeline.stage;
+        const uint32_t x_block = x - (kWide ? cta_rank_in_cluster() * kBlocksM : 0);
+        auto& stage = shared.policy.stage[pipeline.stage];
+        if (x_block < kBlocksM) mask_row(stage[x_block], (args.p.x_range == KRange::kToDiagonal) != kMajorX, row);
+        if (y < tile.cols) mask_row(stage[kBlocksM + y], (args.p.y_range == KRange::kToDiagonal) != kMajorY, row);
         ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
-        if (kEveryThreadArrives || row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+        if (kEveryThreadArrives || row == 0) barrier_arrive_remote(shared_address(&shared.full[pipeline.stage]));
       }
   }
 
-  // ---- Half precision: the policy: the main loop, and sums that are not finite.
+  // ---- 16-bit: the policy: the main loop, and sums that are not finite.
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
-  static constexpr bool kHasCorners = kTwice && !kWide;
+  static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
   // A consumer warpgroup computes its 64 rows of a CTA's tile.
-  static DEVICE void compute(const Product& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
-    const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && canonical_warp_group_idx() == 0);
-    if (kHasCorners && tile.corner && canonical_warp_group_idx() == 1) return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
-    half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
+  static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
+                             PipelineState<kStages>& pipeline) {
+    const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
+    if (kHasDiagonalPairs && tile.pair_half && canonical_warp_group_idx() == 1)
+      return compute_rows<kBlocksN, kHasDiagonalPairs>(args, shared, tile, pipeline);
+    is_half ? compute_rows<kBlocksN / 2>(args, shared, tile, pipeline)
+            : compute_rows<kBlocksN>(args, shared, tile, pipeline);
   }
 
   // kCols: in blocks. kOnDiagonal: the tile on the diagonal of a corner, whose columns are its rows, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
-  static DEVICE void compute_rows(const Product& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
-    const int group = canonical_warp_group_idx(), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  static DEVICE void compute_rows(const Product& args, Shared& shared, const ClusterTile& tile,
+                                  PipelineState<kStages>& pipeline) {
+    const int group = canonical_warp_group_idx(), lane = threadIdx.x % 32, rank = cta_rank_in_cluster();
     uint32_t base = shared_address(&shared);
-    keep(base);
-    const int x_place = kOnDiagonal ? (tile.corner == 1 ? kBlocksM : 0) : kHasCorners && tile.corner ? tile.corner - 1 : group;
-    const int y_place = kOnDiagonal ? x_place : on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
+    make_opaque(base);
+    const int x_block = kOnDiagonal                           ? (tile.pair_half == 1 ? kBlocksM : 0)
+                        : kHasDiagonalPairs && tile.pair_half ? tile.pair_half - 1
+                                                              : group;
+    const int y_block = kOnDiagonal ? x_block : on_diagonal_of_c(args, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
     float sum[32 * kBoxes] = {};
-    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) keep(sum[u]);   // zero before the first k-block is there
-    auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
+    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) make_opaque(sum[u]);   // zero before the first k-block is there
+    auto block = [&](int u) {
+      return make_descriptor(base + (pipeline.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024);
+    };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
-      if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
+      if (lane < kCtas) barrier_arrive_remote(kWide ? address_in_peer(barrier, lane) : barrier);
       IF_RACECHECK(for (int cta = 0; cta < kCtas; ++cta) {
-        if (cta != lane) barrier_arrive_at(kWide ? address_in_peer(barrier, cta) : barrier);
+        if (cta != lane) barrier_arrive_remote(kWide ? address_in_peer(barrier, cta) : barrier);
       })
     };
     int reading = -1;   // the stage that is multiplied while the next is issued
-    NO_UNROLL for (int left = tile.k_end - tile.k_begin; left > 0; --left, at.advance()) {
-      const uint64_t of_x = block(x_place), of_y = block(y_place);
-      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+    NO_UNROLL for (int k_blocks_left = tile.k_end - tile.k_begin; k_blocks_left > 0;
+                   --k_blocks_left, pipeline.advance()) {
+      const uint64_t x_descriptor = block(x_block), y_descriptor = block(y_block);
+      barrier_wait(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
       warpgroup_arrive();
-      issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kMajorX, kMajorY>(of_x, of_y, sum, true);
+      issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kMajorX, kMajorY>(x_descriptor, y_descriptor, sum, true);
       if constexpr (kOnDiagonal)   // and the row of boxes below
-        issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(advance_descriptor(of_x, kOperandBytes), of_y, sum + 32, true);
+        issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(advance_descriptor(x_descriptor, kOperandBytes), y_descriptor,
+                                                     sum + 32, true);
       warpgroup_commit_batch();
       warpgroup_wait<1>();
       if (reading >= 0) release(reading);
-      reading = at.stage;
+      reading = pipeline.stage;
     }
     warpgroup_wait<0>();
     if (reading >= 0) release(reading);
 
-    const int row = kOnDiagonal ? (tile.corner == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_place;
+    const int row =
+        kOnDiagonal ? (tile.pair_half == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_block;
     const int col = kOnDiagonal ? row : tile.col;
-    uint16_t* c = result(h, tile.batch);
-    const uint64_t found = !kTwice && is_masked(h.p) ? load_relaxed(h.non_finite.left + h.non_finite.boxes) : 0;   // comes as C is written
+    uint16_t* c = result(args, tile.batch);
+    // comes as C is written
+    const uint64_t found =
+        !kStoresTwice && is_masked(args.p) ? load_relaxed(args.non_finite.words + args.non_finite.boxes) : 0;
     uint32_t again = 0;   // boxes that are not finite: a bit a column
-    auto store = [&](int place, int i, int j, float* sum) {
-      if (kTwice && col + j > row + i) return;
-      if (store_box<T, kTwice>(h.p, shared.own.box[group][place], kGroupTeam + group, c, row + i, col + j, sum)) again |= 1u << j;
+    auto store = [&](int box_slot, int i, int j, float* sum) {
+      if (kStoresTwice && col + j > row + i) return;
+      if (store_box<T, kStoresTwice>(args.p, shared.policy.box[group][box_slot], kGroupTeam + group, c, row + i,
+                                     col + j, sum))
+        again |= 1u << j;
     };
-    if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
-      if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with this box
+    if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
+      // the tile before may have ended with this box
+      if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
       constexpr int kFirst = kCols == 1;   // half of a small tile takes the box with which a whole one ends
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the cluster's warpgroups add them up, a box each, in the order of k
-      float4* sums = reinterpret_cast<float4*>(shared.own.stage);
-      static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
+      float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
+      static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // the stages have been read
-      UNROLL for (int u = 0; u < 32 * kCols; u += 4) sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+      UNROLL for (int u = 0; u < 32 * kCols; u += 4)
+        sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
       __syncwarp();
-      const uint32_t written = shared_address(&shared.own.sums_written);
-      if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
-      IF_RACECHECK(for (int cta = 0; cta < h.tiles.splits; ++cta) {
-        if (cta != lane) barrier_arrive_in_cluster(address_in_peer(written, cta));
+      const uint32_t written = shared_address(&shared.policy.sums_written);
+      if (lane < args.tiles.splits) barrier_arrive_release_cluster(address_in_peer(written, lane));
+      IF_RACECHECK(for (int cta = 0; cta < args.tiles.splits; ++cta) {
+        if (cta != lane) barrier_arrive_release_cluster(address_in_peer(written, cta));
       })
-      while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.own.sums_written, 0)) {}
-      NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
+      while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.policy.sums_written, 0)) {}
+      NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * args.tiles.splits) {
         float total[32] = {};
-        NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
-          const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
+        NO_UNROLL for (int cta = 0; cta < args.tiles.splits; ++cta) {
+          const uint32_t peer_address =
+              address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), cta);
           float4 part[8];   // all read before the first is added
-          UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(there + e * 256 * sizeof(float4));
+          UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(peer_address + e * 256 * sizeof(float4));
           UNROLL for (int e = 0; e < 32; ++e) total[e] += reinterpret_cast<const float*>(part)[e];
         }
         store(0, 0, box / 2, total);
@@ -2603,52 +2797,59 @@ struct Half {
     if (__builtin_expect(again, 0)) {
       named_barrier_sync<128>(kGroupTeam + group);
       __threadfence();   // whoever sums it again writes after this warpgroup
-      const uint32_t first = (uint32_t(tile.batch) * ceil_div(h.p.m, kBlock) + row) * ceil_div(h.p.n, kBlock) + col;
-      for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
+      const uint32_t first =
+          (uint32_t(tile.batch) * ceil_div(args.p.m, kBlock) + row) * ceil_div(args.p.n, kBlock) + col;
+      for (uint32_t bits = threadIdx.x % 128 == 0 ? again : 0; bits; bits &= bits - 1)
+        args.non_finite.add(first + __ffs(bits) - 1);
       __syncwarp();
     }
-    if (!kTwice && threadIdx.x % 128 == 0 && (again || h.non_finite.parts(found))) shared.own.unfinished[group] = true;
+    if (!kStoresTwice && threadIdx.x % 128 == 0 && (again || args.non_finite.parts(found)))
+      shared.policy.unfinished[group] = true;
   }
 
   // CTAs that are done sum again what is not finite, whoever found it. Nothing is left: who finds more is not done.
-  static DEVICE void finish(const Product& h, Shared& shared) {
-    auto& own = shared.own;
-    if (kTwice || !is_masked(h.p)) return;
-    auto meet = [] { meet_exactly<kExactThreads>(); };
+  static DEVICE void finish(const Product& args, Shared& shared) {
+    auto& policy = shared.policy;
+    if (kStoresTwice || !is_masked(args.p)) return;
+    auto meet = [] { sum_barrier<kExactThreads>(); };
     meet();
-    if (!own.unfinished[0] && !own.unfinished[1]) return;
-    auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
+    if (!policy.unfinished[0] && !policy.unfinished[1]) return;
+    auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[kStages - 1]);
     constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // which a peer may still read
-    static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
+    static_assert(sizeof(memory) <= sizeof(policy.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(policy.stage[0]),
+                  "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
-    const uint32_t boxes = h.non_finite.boxes, cta = blockIdx.x % kExactThreads;
+    const uint32_t boxes = args.non_finite.boxes, cta = blockIdx.x % kExactThreads;
     uint32_t first = threadIdx.x;   // a thread looks at every 256th, once, eight at a time
     while (true) {
-      if (threadIdx.x == 0) own.found = ~0u;
+      if (threadIdx.x == 0) policy.found = ~0u;
       meet();
       uint32_t mine = ~0u;
       for (; mine == ~0u && first < boxes; first += mine == ~0u ? 8 * kExactThreads : 0)
         UNROLL for (int u = 0; u < 8 * kExactThreads; u += kExactThreads)
-          if (const uint32_t at = min(first + u, boxes - 1); h.non_finite.parts(load_relaxed(h.non_finite.left + at))) mine = at;
-      if (mine != ~0u) atomicMin(&own.found, mine ^ cta);   // each CTA prefers others
+          if (const uint32_t box_index = min(first + u, boxes - 1);
+              args.non_finite.parts(load_relaxed(args.non_finite.words + box_index)))
+            mine = box_index;
+      if (mine != ~0u) atomicMin(&policy.found, mine ^ cta);   // each CTA prefers others
       meet();
-      if (own.found == ~0u) return;
-      const uint32_t box = own.found ^ cta;
-      if (threadIdx.x == 0) own.part = h.non_finite.take(box), __threadfence();
+      if (policy.found == ~0u) return;
+      const uint32_t box = policy.found ^ cta;
+      if (threadIdx.x == 0) policy.part = args.non_finite.take(box), __threadfence();
       meet();
-      if (own.part < 0) continue;
-      const uint32_t rows = ceil_div(h.p.m, kBlock), cols = ceil_div(h.p.n, kBlock);
-      const int row = box / cols % rows, batch = box / cols / rows, begin = own.part * kExactRows;
-      exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile(row, box % cols), begin, batch, memory);
+      if (policy.part < 0) continue;
+      const uint32_t rows = ceil_div(args.p.m, kBlock), cols = ceil_div(args.p.n, kBlock);
+      const int row = box / cols % rows, batch = box / cols / rows, begin = policy.part * kExactRows;
+      exact_rows<T, !kMajorX, !kMajorY>(args.p, TileOrder::make(args.p, kBlock).make_tile(row, box % cols), begin,
+                                        batch, memory);
     }
   }
 };
 
-// ---- Half precision: launching.
+// ---- 16-bit: launching.
 
 // The tensor map of an operand, in swizzled boxes. Its third dimension goes by batch_unit, in which `steps` become the strides.
-static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines, cuuint32_t rows_of_box,
-                              const Product& p, const int64_t* batch_strides, int64_t* steps) {
+static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines,
+                              cuuint32_t rows_of_box, const Product& p, const int64_t* batch_strides, int64_t* steps) {
   static const auto encode = [] {
     void* found = nullptr;
     check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault));
@@ -2657,7 +2858,8 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   }();
   const cuuint64_t unit = batch_unit(p, batch_strides), depth = p.k;
   cuuint64_t batches = 1;
-  for (int d = 0; d < p.batch_dims; ++d) steps[d] = batch_strides[d] / unit, batches += (p.batch_size[d] - 1) * steps[d];
+  for (int d = 0; d < p.batch_dims; ++d)
+    steps[d] = batch_strides[d] / unit, batches += (p.batch_size[d] - 1) * steps[d];
   const cuuint64_t sizes[] = {k_stride == 1 ? depth : lines, k_stride == 1 ? lines : depth, batches};
   const cuuint64_t strides[] = {std::max(line_stride, k_stride) * 2, unit * 2};
   const cuuint32_t box[] = {kBlock, rows_of_box, 1}, every[] = {1, 1, 1};
@@ -2670,88 +2872,102 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
 }
 
 template <typename T>
-static void launch_half(const Product& p, const Gpu& gpu) {
-  HalfProduct h = {};
-  h.p = p, h.tiles = half_tiles(p, gpu);
-  if (h.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (h.tiles.apart) launch_half<T>(last_on_diagonal(p, h.tiles.apart), gpu);
+static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
+  SixteenBitProduct args = {};
+  args.p = p, args.tiles = choose_sixteen_bit_tiles(p, gpu);
+  if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (args.tiles.tail_tiles) launch_sixteen_bit<T>(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
   // The workspace: TileQueue's word and, of products with masks, NonFinite's
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
   auto* words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
-  h.queue = {words, launch_number()};
+  args.queue = {words, launch_number()};
   IF_INITCHECK(check(cudaMemsetAsync(words, 0, (2 + boxes) * 8, gpu.stream));)
-  h.non_finite = {words + 1, h.queue.launch, uint32_t(boxes)};
+  args.non_finite = {words + 1, args.queue.launch, uint32_t(boxes)};
   const bool twice = is_stored_twice(p);
-  const int x_box = twice && p.x_col == 1 ? 2 * kBlock : kBlock;   // see kMerged
-  h.x = encode_map(p.x, p.x_row, p.x_col, p.m, x_box, p, p.x_batch, h.x_batch);
-  h.y = encode_map(p.y, p.y_col, p.y_row, p.n, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
+  const int x_box = twice && p.x_col == 1 ? 2 * kBlock : kBlock;   // see kMergesBoxes
+  args.x = encode_map(p.x, p.x_row, p.x_col, p.m, x_box, p, p.x_batch, args.x_batch);
+  args.y = encode_map(p.y, p.y_col, p.y_row, p.n, args.tiles.column_split_tiles ? kBlock : x_box, p, p.y_batch,
+                      args.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
-    using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
-    const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
+    using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
+    const int ctas = Policy::kCtas * args.tiles.splits;   // of a cluster
     constexpr auto kBytes = sizeof(SharedMemory<Policy>);
-    launch_kernel<tile_product<Policy>>({h.tiles.clusters * ctas, kHopperThreads, kBytes, ctas, true, gpu.stream}, h, Alone::Product());
-  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(h.tiles.edge == 4), constant(twice));
+    launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
+                                        args, NoSecondProduct::Product());
+  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(args.tiles.edge == 4), constant(twice));
 }
 """
 
-# ---- Pairs: float32 accuracy from float16 tensor cores. ----
+# ---- fp16x3: float32 accuracy from float16 tensor cores. ----
 #
-# Enters: a PairsProduct, its operands packed. Leaves: C, unless the fallback is to compute it. docs/kernel.md follows a k-block.
-_CUDA_PAIRS = r"""
-// ---- Pairs: the flags of a k-block.
+# Enters: a Fp16x3Product, its operands packed. Leaves: C, unless the fallback is to compute it. docs/kernel.md follows a k-block.
+_CUDA_FP16X3 = r"""
+// ---- fp16x3: the flags of a k-block.
 
 // What a CTA multiplies of a k-block. kLast: of its tile; kEnds: a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
-// kHasY << column block; kWideY << half of the columns; kRound * (KBlock::round modulo twice kQueued).
-enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
+// kHasY << column block; kWideY << half of the columns; kTileSeq * (KBlock::round modulo twice kQueued).
+enum KBlockFlag : int {
+  kEndsTile = 1,
+  kEndsChain = 2,
+  kHasPreviousChain = 4,
+  kHasX = 8,
+  kHasY = 32,
+  kWideX = 512,
+  kWideY = 2048,
+  kTileSeq = 8192
+};
 
-// ---- Pairs: split-K through memory.
+// ---- fp16x3: split-K through memory.
 
 // Leaves sums for a tile's last split or next chain: 128 of each thread, by fours, `step` float4 apart.
-DEVICE void leave_sums(const float* sum, float4* at, int64_t step) {
-  UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+DEVICE void store_sums(const float* sum, float4* slot, int64_t step) {
+  UNROLL for (int u = 0; u < 128; u += 4, slot = next_address(slot, step))
+    *slot = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
 // Adds those of `parts` splits, in order. parts: by reference, which takes no register.
-DEVICE void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
-  NO_UNROLL for (int number = 0; number < parts; ++number, at += (kTileEdge - kBlock) * kTileEdge / 4)   // other warpgroups' are between
+DEVICE void add_sums(float* sum, const float4* slot, const int& count, int64_t step) {
+  // other warpgroups' are between
+  NO_UNROLL for (int number = 0; number < count; ++number, slot += (kTileEdge - kBlock) * kTileEdge / 4)
     UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all are on their way before one is added
-      UNROLL for (int u = 0; u < 8; ++u, at = next_address(at, step)) other[u] = __ldcg(at);
+      UNROLL for (int u = 0; u < 8; ++u, slot = next_address(slot, step)) other[u] = __ldcg(slot);
       UNROLL for (int u = 0; u < 32; ++u) sum[part * 32 + u] += reinterpret_cast<const float*>(other)[u];
     }
 }
 
-// ---- Pairs: the epilogue, writing a tile, or leaving its sums.
+// ---- fp16x3: the epilogue, writing a tile, or leaving its sums.
 
 // Writes 64 x 128 of C. A warp's stores fill sectors of 32 bytes: eight columns of a row, by pairs, or eight rows of a column-major C.
-DEVICE void write_rows(const Product& p, int batch, int row, int col, const float (&total)[64]) {
+DEVICE void write_totals(const Product& p, int batch, int row, int col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = col + lane % 4 * 2;
-  float* at = c_of<float>(p, batch) + row0 * p.c_row + col0 * p.c_col;
+  float* pointer = c_matrix<float>(p, batch) + row0 * p.c_row + col0 * p.c_col;
   const int below = p.c_lower ? row0 - col0 : 128;   // the diagonal is so many columns behind `at`
   const bool inside = row + 64 <= p.m && col + 128 <= p.n;
-  auto sum = [&](int h, int g, int e) { return 8 * g + e <= below + 8 * h ? total[4 * g + 2 * h + e] : 0.0f; };   // row 8 h, column 8 g + e
-  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
+  // row 8 h, column 8 g + e
+  auto sum = [&](int h, int g, int e) { return 8 * g + e <= below + 8 * h ? total[4 * g + 2 * h + e] : 0.0f; };
+  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(pointer) % 8 == 0) {
     UNROLL for (int h = 0; h < 2; ++h)
       UNROLL for (int g = 0; g < 16; ++g)
-        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(sum(h, g, 0), sum(h, g, 1)));
+        __stcs(reinterpret_cast<float2*>(pointer + 8 * h * p.c_row + 8 * g), make_float2(sum(h, g, 0), sum(h, g, 1)));
   } else if (inside && p.c_row == 1) {
     UNROLL for (int g = 0; g < 32; ++g) {   // the columns, two rows of each
-      __stcs(at, sum(0, g / 2, g % 2));
-      __stcs(at + 8, sum(1, g / 2, g % 2));
-      at = next_address(at, (g % 2 ? 7 : 1) * p.c_col);
+      __stcs(pointer, sum(0, g / 2, g % 2));
+      __stcs(pointer + 8, sum(1, g / 2, g % 2));
+      pointer = next_address(pointer, (g % 2 ? 7 : 1) * p.c_col);
     }
   } else {
     UNROLL for (int h = 0; h < 2; ++h) {
       const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // with sums
-      float* one = next_address(at, 8 * h * p.c_row);
+      float* element = next_address(pointer, 8 * h * p.c_row);
       if (m >= p.m) break;
       UNROLL for (int g = 0; g < 32; ++g) {
-        if (g % 8 == 0) keep(col0);   // else all conditions are found before, and take registers that sums need
+        if (g % 8 == 0) make_opaque(col0);   // else all conditions are found before, and take registers that sums need
         const int n = col0 + g / 2 * 8 + g % 2;
-        if (n < p.n) __stcs(one, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
-        one = next_address(one, (g % 2 ? 7 : 1) * p.c_col);
+        if (n < p.n) __stcs(element, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
+        element = next_address(element, (g % 2 ? 7 : 1) * p.c_col);
       }
     }
   }
@@ -2760,56 +2976,64 @@ DEVICE void write_rows(const Product& p, int batch, int row, int col, const floa
 // Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next or, behind the last, writes
 // C. A tile's last split adds those of the others, in order, so that results repeat; all have begun before it: see SplitTiles.
 template <bool kChains>
-DEVICE void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
-  const Product& p = h.p;
-  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of a warpgroup, float4 of a tile
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * block_rank_in_cluster() + group;   // in blocks
-  if (kChains) {   // 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
-    const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
+DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int group, int flags,
+                       float (&total)[2][64]) {
+  const Product& p = args.p;
+  // of a tile; sums of a warpgroup, float4 of a tile
+  constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * cta_rank_in_cluster() + group;   // in blocks
+  // 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
+  if (kChains) {
+    const bool in_c = !args.chain_sums, by_rows = !in_c || p.c_col == 1;
     const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
     const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col, step = 128 / chunks * pitch / 4;
-    float* c = c_of<float>(p, tile.batch) + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
-    float* begin = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * kPart;
-    float4* at = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
-    add_sums(total[0], at, flags & kAgain ? 1 : 0, step);
-    if (!(flags & kLast)) return leave_sums(total[0], at, step);
-    if (flags & kAgain) named_barrier_sync<128>(group);   // others write C where this thread's sums may have been
+    float* c = c_matrix<float>(p, tile.batch) + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
+    float* begin = in_c ? c : args.chain_sums + (blockIdx.x * 2 + group) * kWarpgroupSums;
+    float4* slot = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
+    add_sums(total[0], slot, flags & kHasPreviousChain ? 1 : 0, step);
+    if (!(flags & kEndsTile)) return store_sums(total[0], slot, step);
+    // others write C where this thread's sums may have been
+    if (flags & kHasPreviousChain) named_barrier_sync<128>(group);
   }
   if (tile.splits > 1) {
-    int* done = h.splits_done + (int64_t(tile.batch) * kLines * h.tiles.rows + line) * h.tiles.cols + tile.col / kLines;
-    float4* at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
+    int* finished = args.finished_splits + (int64_t(tile.batch) * kLines * args.tiles.rows + line) * args.tiles.cols +
+                    tile.col / kLines;
+    float4* slot = reinterpret_cast<float4*>(args.partial_sums +
+                                             (int64_t(tile.partial_slot) * kLines + line % kLines) * kWarpgroupSums) +
+                   thread;
     if (tile.split < tile.splits - 1) {
-      leave_sums(total[0], at + int64_t(tile.split) * kPart, 128);
+      store_sums(total[0], slot + int64_t(tile.split) * kWarpgroupSums, 128);
       named_barrier_sync<128>(group);
-      if (thread == 0) __threadfence(), atomicAdd(done, 1);
+      if (thread == 0) __threadfence(), atomicAdd(finished, 1);
       return;
     }
     if (thread == 0) {   // a fallback's splits may be left out
-      while (load_relaxed(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
+      while (load_relaxed(finished) != tile.splits - 1 && !load_relaxed(&args.controls[tile.batch].fallback))
+        __nanosleep(32);
       __threadfence();
     }
     named_barrier_sync<128>(group);
-    add_sums(total[0], at, tile.splits - 1, 128);
+    add_sums(total[0], slot, tile.splits - 1, 128);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
-  write_rows(p, tile.batch, row, col, total[0]);
-  if (col + 128 < p.n) write_rows(p, tile.batch, row, col + 128, total[1]);
+  write_totals(p, tile.batch, row, col, total[0]);
+  if (col + 128 < p.n) write_totals(p, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: the policy.
+// ---- fp16x3: the policy.
 
 // A k-block takes three stages of 32 KB (picture: docs/kernel.md): half of Y, X, half of Y. X: hi and lo of a block for each warpgroup.
 // Y: hi of two blocks, then lo, as wgmma sees 128 columns; each CTA fetches half, for both.
 //
 // kLo: three products; else, for TF32, hi hi alone, in stages of half the size. kMajorX, kMajorY: k_is_row.
 template <bool kMajorX, bool kMajorY, bool kLo>
-struct Pairs {
-  using Product = PairsProduct;
-  using Shared = SharedMemory<Pairs>;
+struct Fp16x3Policy {
+  using Product = Fp16x3Product;
+  using Shared = SharedMemory<Fp16x3Policy>;
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = block_bytes(!kLo), kStageBytes = 2 * kPartBytes;
-  static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
-  static constexpr bool kTakesFirst = true;   // so that splits before one have begun: it waits for them
+  static constexpr int kDepth = (kStages + 2) / 3, kRequestAhead = 2;
+  static constexpr bool kQueuesFirstTile = true;   // so that splits before one have begun: it waits for them
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -2822,86 +3046,91 @@ struct Pairs {
   };
 
   // None, if the only product needs the fallback.
-  static DEVICE bool has_work(const Product& h) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
-    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
+  static DEVICE bool has_work(const Product& args) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(args.progress, kPackingDone);
+    return args.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
   }
-  // A batch's fallback may have been computed in part: product_behind writes all of it.
-  static DEVICE bool is_left_out(const Product& h, const ClusterTile& tile) {
-    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
+  // A batch's fallback may have been computed in part: fixup_kernel writes all of it.
+  static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) {
+    return load_relaxed(args.progress) & kFallback && load_relaxed(&args.controls[tile.batch].fallback);
   }
-  static DEVICE int operands_of(const Product& h, Shared& shared, const ClusterTile& tile) {
-    Memory& own = shared.own;   // where load finds them
-    own.tile = tile;
-    own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
+  static DEVICE int find_operands(const Product& args, Shared& shared, const ClusterTile& tile) {
+    Memory& memory = shared.policy;   // where load finds them
+    memory.tile = tile;
+    memory.first_x = find_matrix(args.x, tile.batch) * args.x.blocks_each,
+    memory.first_y = find_matrix(args.y, tile.batch) * args.y.blocks_each;
     return 0;
   }
-  static DEVICE float* result(const Product& h, int batch) { return c_of<float>(h.p, batch); }
-  static DEVICE const SplitTiles& tiles_of(const Product& h) { return h.tiles; }
+  static DEVICE float* result(const Product& args, int batch) { return c_matrix<float>(args.p, batch); }
+  static DEVICE const SplitTiles& tiles_of(const Product& args) { return args.tiles; }
   static DEVICE void prepare(const Product&, Shared&) {}
   static DEVICE void finish(const Product&, Shared&) {}
-  static DEVICE void own_role(const Product&, Shared&, const ClusterTile&) {}
+  static DEVICE void run_mask_warps(const Product&, Shared&, const ClusterTile&) {}
 
-  static DEVICE void load(const Product& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                          const KBlock& k_block, int) {
+  static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline, const ClusterTile&,
+                          int rank, const KBlock& k_block, int) {
     constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
-    Memory& own = shared.own;
-    const int k = k_block.k, row = own.tile.row + 2 * rank, col = own.tile.col;   // in blocks
+    Memory& memory = shared.policy;
+    const int k = k_block.k, row = memory.tile.row + 2 * rank, col = memory.tile.col;   // in blocks
     // Find which blocks there are, and what the k-block ends. Of hi alone a tile is one chain
-    int flags = k_block.last ? kLast | kEnds : 0;
-    if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
-    if (kLo && k_block.place >= kChain) flags |= kAgain;
+    int flags = k_block.last ? kEndsTile | kEndsChain : 0;
+    if (kLo && k_block.k_index % kChain == kChain - 1) flags |= kEndsChain;
+    if (kLo && k_block.k_index >= kChain) flags |= kHasPreviousChain;
     UNROLL for (int u = 0; u < 6; ++u)
-      if (u < 2 ? has_block(h, kX, row + u, k) : has_block(h, kY, col + u - 2, k)) flags |= kHasX << u;
+      if (u < 2 ? has_block(args, kX, row + u, k) : has_block(args, kY, col + u - 2, k)) flags |= kHasX << u;
     auto copy_y = [&](int half) {
       if (!(flags & kHasY << 2 * half << rank)) return;
-      const int block = own.first_y + block_of(h, kY, kMajorY, col + 2 * half + rank, k);
-      const uint8_t* from = h.y.blocks + int64_t(block) * kPartBytes;
-      uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
-      copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
-      if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
-      copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
+      const int block = memory.first_y + find_block(args, kY, kMajorY, col + 2 * half + rank, k);
+      const uint8_t* from = args.y.blocks + int64_t(block) * kPartBytes;
+      uint8_t* to = memory.stage[pipeline.stage] + rank * kOperandBytes;
+      copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
+      if (kLo)
+        copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
+      copy_bulk_multicast(&memory.head[pipeline.stage][rank], args.y.metadata + block, sizeof(BlockHead),
+                          &shared.full[pipeline.stage]);
     };
 
     // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes later
-    barrier_wait(&shared.empty[at.stage], at.parity);
+    barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     copy_y(0);
-    const int stage_y = at.stage;
-    at.advance();
-    barrier_wait(&shared.empty[at.stage], at.parity);
+    const int stage_y = pipeline.stage;
+    pipeline.advance();
+    barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
-        const int block = own.first_x + block_of(h, kX, kMajorX, row + u, k);
-        const uint8_t* from = h.x.blocks + int64_t(block) * kPartBytes;
-        copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
-        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
+        const int block = memory.first_x + find_block(args, kX, kMajorX, row + u, k);
+        const uint8_t* from = args.x.blocks + int64_t(block) * kPartBytes;
+        copy_bulk(memory.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, &shared.full[pipeline.stage]);
+        copy_bulk(&memory.head[pipeline.stage][u], args.x.metadata + block, sizeof(BlockHead),
+                  &shared.full[pipeline.stage]);
       }
     if (kLo && (k_block.jumps || k % 32 == 0)) {
       auto wide = [&](Operand operand, int line) {   // of the 32 blocks around k; none of no line
-        const Packed& packed = operand == kX ? h.x : h.y;
-        const uint32_t* words = wide_in_line(packed, matrix_of(packed, own.tile.batch), operand == kX ? kMajorX : kMajorY, line);
-        return line < lines_of(h, operand) ? words[1 + k / 32] : 0;
+        const Packed& packed = operand == kX ? args.x : args.y;
+        const uint32_t* words =
+            wide_in_line(packed, find_matrix(packed, memory.tile.batch), operand == kX ? kMajorX : kMajorY, line);
+        return line < num_line_blocks(args, operand) ? words[1 + k / 32] : 0;
       };
       UNROLL for (int u = 0; u < 2; ++u) {
-        own.wide[u] = wide(kX, row + u);
-        own.wide[2 + u] = wide(kY, col + 2 * u) | wide(kY, col + 2 * u + 1);
+        memory.wide[u] = wide(kX, row + u);
+        memory.wide[2 + u] = wide(kY, col + 2 * u) | wide(kY, col + 2 * u + 1);
       }
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
-      flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-    own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
+      flags |= (memory.wide[u] >> k % 32 & 1) * (kWideX << u) | (memory.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
+    memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kQueued) * kTileSeq;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
-    barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
-    at.advance();
+    barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
+    pipeline.advance();
 
     // Wait for an empty stage, and copy the second half of Y
-    barrier_wait(&shared.empty[at.stage], at.parity);
+    barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     copy_y(1);
-    barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
-    at.advance();
+    barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
+    pipeline.advance();
   }
 
-  // ---- Pairs: the policy: the main loop, what a warpgroup multiplies.
+  // ---- fp16x3: the policy: the main loop, what a warpgroup multiplies.
 
   // The shared memory as a consumer sees it.
   struct View {
@@ -2909,33 +3138,33 @@ struct Pairs {
     int group;
 
     DEVICE BlockHead head(int stage, int block) const {
-      return load_shared<BlockHead>(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (2 * stage + block));
+      return load_shared<BlockHead>(base + offsetof(Shared, policy.head) + sizeof(BlockHead) * (2 * stage + block));
     }
     DEVICE uint64_t operand(int stage, int offset) const {
-      return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
+      return make_descriptor(base + offsetof(Shared, policy.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
-    DEVICE int next_stage(Pipeline<kStages>& at) const {
-      const int stage = at.stage;
-      barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, at.parity);
-      at.advance();
+    DEVICE int next_stage(PipelineState<kStages>& pipeline) const {
+      const int stage = pipeline.stage;
+      barrier_wait(base + offsetof(Shared, full) + 8 * stage, pipeline.parity);
+      pipeline.advance();
       return stage;
     }
     // Waits for Y's first half and X. Returns, in one register, since sums leave few, the k-block's flags and, from bit 17 on, four bits
     // each, the stages of these and, later, of Y's second half.
-    DEVICE int next_k_block(Pipeline<kStages>& at) const {
-      const int y_stage = next_stage(at);
-      const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + 4 * y_stage);
-      return flags | y_stage << 17 | next_stage(at) << 21;
+    DEVICE int next_k_block(PipelineState<kStages>& pipeline) const {
+      const int y_stage = next_stage(pipeline);
+      const int flags = load_shared<int>(base + offsetof(Shared, policy.flags) + 4 * y_stage);
+      return flags | y_stage << 17 | next_stage(pipeline) << 21;
     }
 
     // This warp is done with it: tells both CTAs.
     DEVICE void release(int stage) const {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
-      if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+      if (lane < 2) barrier_arrive_remote(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
       IF_RACECHECK(for (int cta = 0; cta < 2; ++cta) {
-        if (cta != lane) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, cta));
+        if (cta != lane) barrier_arrive_remote(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, cta));
       })
     }
   };
@@ -2951,25 +3180,31 @@ struct Pairs {
     const uint64_t x = view.operand(x_stage, view.group * kPartBytes), y = view.operand(y_stage, 0);
     float sums[64];
     auto issue = [&](uint64_t x, uint64_t y, bool add) { issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add); };
-    auto of_y = [&](int block) { return k_block & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f; };
+    auto y_unscale = [&](int block) {
+      return k_block & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f;
+    };
     if (kLo && k_block & (kWideX << view.group | kWideY << kHalf)) {   // rare: residuals at a scale of their own
       meanwhile();
-      const BlockHead x_head = view.head(x_stage, view.group), y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
+      const BlockHead x_head = view.head(x_stage, view.group),
+                      y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
       NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums get the scale of each
-        UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
+        UNROLL for (int u = 0; u < 64; ++u)
+          sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
         warpgroup_arrive();
-        issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
+        issue(advance_descriptor(x, product ? 0 : kOperandBytes),
+              advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
         warpgroup_commit_batch();
         warpgroup_wait<0>();
       }
-      promote(sums, x_head.unscale, of_y(0), total), promote(sums + 32, x_head.unscale, of_y(1), total + 32);
+      promote(sums, x_head.unscale, y_unscale(0), total), promote(sums + 32, x_head.unscale, y_unscale(1), total + 32);
       return view.release(y_stage);
     }
     // Issue wgmma, hi hi last: small terms come while sums are small
     warpgroup_arrive();
     if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
-    const float of_x = view.head(x_stage, view.group).unscale, of_first = of_y(0), of_second = of_y(1);
+    const float x_unscale = view.head(x_stage, view.group).unscale, first_unscale = y_unscale(0),
+                second_unscale = y_unscale(1);
     if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
     issue(x, y, kLo);
     warpgroup_commit_batch();
@@ -2977,107 +3212,117 @@ struct Pairs {
     meanwhile();
     warpgroup_wait<0>();
     view.release(y_stage);
-    promote(sums, of_x, of_first, total), promote(sums + 32, of_x, of_second, total + 32);
+    promote(sums, x_unscale, first_unscale, total), promote(sums + 32, x_unscale, second_unscale, total + 32);
   }
 
   // The tile would take registers: it is read behind each chain, from the queue, by the flags' round.
-  static DEVICE void compute(const Product& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
+  static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile&, int& tile_seq,
+                             PipelineState<kStages>& pipeline) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
-    keep(view.base);
+    make_opaque(view.base);
     int k_block, next;
     do {
-      next = view.next_k_block(at);
+      next = view.next_k_block(pipeline);
       float total[2][64];
       UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         k_block = next;
-        consume_columns<0>(view, k_block, total[0], [&] { k_block |= view.next_stage(at) << 25; });
+        consume_columns<0>(view, k_block, total[0], [&] { k_block |= view.next_stage(pipeline) << 25; });
         consume_columns<1>(view, k_block, total[1], [&] {
-          if (!(k_block & kEnds)) next = view.next_k_block(at);
+          if (!(k_block & kEndsChain)) next = view.next_k_block(pipeline);
         });
         view.release(k_block >> 21 & 15);
-      } while (!(k_block & kEnds));
-      write_sums<kLo>(h, shared.next[(k_block / kRound % (2 * kQueued) + kQueued - 1) % kQueued], view.group, k_block, total);
-      keep(k_block);   // else what is found from it takes more registers
-    } while (kLo && !(k_block & kLast));
-    round = k_block / kRound % (2 * kQueued);
+      } while (!(k_block & kEndsChain));
+      write_sums<kLo>(args, shared.next[(k_block / kTileSeq % (2 * kQueued) + kQueued - 1) % kQueued], view.group,
+                      k_block, total);
+      make_opaque(k_block);   // else what is found from it takes more registers
+    } while (kLo && !(k_block & kEndsTile));
+    tile_seq = k_block / kTileSeq % (2 * kQueued);
   }
 };
 """
 
-# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----
+# ---- Fix-up: the outliers that it left out, and products that it could not compute. ----
 #
-# Enters: a PairsProduct, once the Hopper kernel is done with it. Leaves: C, corrected, or all computed.
-_CUDA_BEHIND = r"""
-// ---- Behind the Hopper kernel: outliers.
+# Enters: a Fp16x3Product, once the fp16x3 kernel is done with it. Leaves: C, corrected, or all computed.
+_CUDA_FIXUP = r"""
+// ---- Fix-up: outliers.
 
 // [begin outlier corrections]
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
 // Adds to a tile of C what packed X' and Y' miss, the outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. A term may be less than half
 // a last bit of C: so all are summed in float64, those of one place by one thread in a fixed order, and added once.
-__device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& sums) {
-  const Product& p = h.p;
+__device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile, Corrections& sums) {
+  const Product& p = args.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
-  const int first_of_x = matrix_of(h.x, batch) * h.x.blocks_each, row = tile.i * kBlock, col = tile.j * kBlock;
+  const int first_x_block = find_matrix(args.x, batch) * args.x.blocks_each, row = tile.i * kBlock,
+            col = tile.j * kBlock;
   constexpr int kSets = kTileThreads / kBlock;   // of threads, which take lines with outliers in turns
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) sums[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
-  NO_UNROLL for (int of_x = 1; of_x >= 0; --of_x) {   // outliers of X, then of Y; a thread has a line of the other operand
-    const Operand operand = of_x ? kX : kY;
-    const Packed& packed = of_x ? h.x : h.y;
-    const auto other = view_of(of_x ? kY : kX, p, work);
-    const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
+  // outliers of X, then of Y; a thread has a line of the other operand
+  NO_UNROLL for (int is_x = 1; is_x >= 0; --is_x) {
+    const Operand operand = is_x ? kX : kY;
+    const Packed& packed = is_x ? args.x : args.y;
+    const auto other = make_view(is_x ? kY : kX, p, work);
+    const int line = other.first_line + thread, block_line = is_x ? tile.i : tile.j,
+              matrix = find_matrix(packed, batch);
     const bool transposed = k_is_row(operand, p);
     const uint32_t* wide = wide_in_line(packed, matrix, transposed, block_line);
     const int words = wide[0] == 0 ? 0 : mask_words(ceil_div(p.k, kBlock));
     NO_UNROLL for (int word = 1; word < words; ++word)
       NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 33, block = block_of(h, operand, transposed, block_line, k_block);
+        const int k_block = word * 32 + __ffs(bits) - 33,
+                  block = find_block(args, operand, transposed, block_line, k_block);
         const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block];
         NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
-          const int at = transposed ? outlier.col : outlier.row, k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
-          if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) continue;
-          const float met = other.data[line * other.line_stride + k * other.k_stride];
-          const BlockHead& head = h.x.metadata[first_of_x + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
-          if (!of_x && is_outlier(met, 1.0f / head.unscale)) continue;   // those of X have met all of Y
-          const int m = of_x ? at : thread, n = of_x ? thread : at;   // in the tile
-          if (!p.c_lower || col + n <= row + m) sums[m][n] = fma(double(outlier.value), double(met), sums[m][n]);
+          const int line_in_block = transposed ? outlier.col : outlier.row,
+                    k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
+          if (line_in_block % kSets != set || line >= other.lines || !is_in_range(other.k_range, line, k)) continue;
+          const float other_value = other.data[line * other.line_stride + k * other.k_stride];
+          const BlockHead& head =
+              args.x.metadata[first_x_block + find_block(args, kX, k_is_row(kX, p), tile.i, k_block)].head;
+          if (!is_x && is_outlier(other_value, 1.0f / head.unscale)) continue;   // those of X have met all of Y
+          const int m = is_x ? line_in_block : thread, n = is_x ? thread : line_in_block;   // in the tile
+          if (!p.c_lower || col + n <= row + m)
+            sums[m][n] = fma(double(outlier.value), double(other_value), sums[m][n]);
         }
       }
     __syncthreads();
   }
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
     if (const double sum = sums[e / kBlock][e % kBlock]; sum != 0.0) {
-      float& at = work.c[(row + e / kBlock) * p.c_row + (col + e % kBlock) * p.c_col];
-      at = float(at + sum);
+      float& element = work.c[(row + e / kBlock) * p.c_row + (col + e % kBlock) * p.c_col];
+      element = float(element + sum);
     }
   __syncthreads();
 }
 // [end outlier corrections]
 
-// ---- Behind the Hopper kernel: the kernel.
+// ---- Fix-up: the kernel.
 
 // Computes products as the fallback, corrects what has outliers, or mostly does nothing: so no more CTAs start than the GPU has room for.
 // The fallback's tiles come from a queue or, where CTAs share k, one a cluster.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
-    product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
+    fixup_kernel(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan,
+                 const __grid_constant__ Fp16x3Product args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   cudaTriggerProgrammaticLaunchCompletion();   // the next one may be such a kernel, too
   // CTAs with nothing to do make room for the next kernel; the first stay, so that this kernel ends after the product
-  if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == (h.launch | kPackingEnded)) return;
+  if (blockIdx.x >= plan.cluster_size && load_relaxed(args.progress) == (args.launch | kPackingDone)) return;
   cudaGridDependencySynchronize();
-  const uint64_t progress = *h.progress;
+  const uint64_t progress = *args.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "corrections are kept there");
   // Correct the tiles that meet outliers, mostly few: each thread looks at another. None, if the only product falls back
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
-    __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
+    __shared__ int count, tiles_to_correct[kTileThreads];   // of the tiles that have been looked at
     const uint32_t batches = p.batches, numbers = plan.tile_order.count() * batches, step = gridDim.x;
-    auto tile_of = [&](uint32_t number) { return plan.tile_order.at(number / batches); };
+    auto tile_of = [&](uint32_t number) { return plan.tile_order.find_tile(number / batches); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
       if (threadIdx.x == 0) count = 0;
       __syncthreads();
@@ -3085,13 +3330,14 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
         const int batch = number % batches;
         const Tile tile = tile_of(number);
         // By the first words: see mask_words
-        const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p), tile.i) |
-                               *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p), tile.j);
-        if (meets && !h.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
+        const uint32_t meets = *wide_in_line(args.x, find_matrix(args.x, batch), k_is_row(kX, p), tile.i) |
+                               *wide_in_line(args.y, find_matrix(args.y, batch), k_is_row(kY, p), tile.j);
+        if (meets && !args.controls[batch].fallback) tiles_to_correct[atomicAdd(&count, 1)] = number;
       }
       __syncthreads();
       NO_UNROLL for (int u = 0; u < count; ++u)
-        correct_tile(h, met[u] % batches, tile_of(met[u]), *reinterpret_cast<Corrections*>(fallback_memory));
+        correct_tile(args, tiles_to_correct[u] % batches, tile_of(tiles_to_correct[u]),
+                     *reinterpret_cast<Corrections*>(fallback_memory));
       __syncthreads();
     }
   }
@@ -3099,11 +3345,12 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   __shared__ int number;   // of a cluster
   const bool queued = plan.cluster_size == 1;
   do {
-    if (threadIdx.x == 0) number = queued ? atomicAdd(h.next_behind, 1) : blockIdx.x / SplitPlan::kMostSplits;
+    if (threadIdx.x == 0) number = queued ? atomicAdd(args.next_fixup_tile, 1) : blockIdx.x / SplitPlan::kMostSplits;
     __syncthreads();
     if (number >= plan.clusters * p.batches) return;
-    if (h.controls[number % int(p.batches)].fallback)
-      mma_compute<float, kXKMajor, kYKMajor, kAnyStrides>(p, plan, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
+    if (args.controls[number % int(p.batches)].fallback)
+      mma_compute<float, kXKMajor, kYKMajor, kAnyStrides>(p, plan, number,
+                                                          *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
   } while (queued);
 #endif
@@ -3120,18 +3367,18 @@ DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&blo
   using Vector = AlignedArray<Word, kNear>;
   constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
   auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
-  auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
+  auto first_col = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
-  auto at = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
-  Vector held[kCount] = {};   // all are on their way before one is written
+  auto element = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
+  Vector loaded[kCount] = {};   // all are on their way before one is written
   UNROLL for (int u = 0; u < kCount; ++u)
-    if (is_below(line(u), near(u))) held[u] = at(row + line(u), col + near(u));
+    if (is_below(line(u), first_col(u))) loaded[u] = element(row + line(u), col + first_col(u));
   UNROLL for (int u = 0; u < kCount; ++u)
-    UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
+    UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][first_col(u) + e] = loaded[u].v[e];
   __syncthreads();
   UNROLL for (int u = 0; u < kCount; ++u) {
-    UNROLL for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
-    if (is_below(near(u), line(u))) at(col + line(u), row + near(u)) = held[u];
+    UNROLL for (int e = 0; e < kNear; ++e) loaded[u].v[e] = block[first_col(u) + e][line(u)];
+    if (is_below(first_col(u), line(u))) element(col + line(u), row + first_col(u)) = loaded[u];
   }
 }
 
@@ -3142,25 +3389,27 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
   const int batches = p.batches, number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
-  Word* c = c_of<Word>(p, blockIdx.x % batches);
+  Word* c = c_matrix<Word>(p, blockIdx.x % batches);
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
-  if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
+  if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 &&
+      reinterpret_cast<uintptr_t>(c) % 16 == 0)
     mirror_block<kNear>(p, c, row, col, block);
   else
     mirror_block<1>(p, c, row, col, block);
 }
 """
 
-# ---- Launching: which kernel, and the Hopper kernel with what it needs. ----
-_CUDA_HOPPER_LAUNCH = r"""
+# ---- Launching: which kernel, and the fp16x3 kernel with what it needs. ----
+_CUDA_FP16X3_LAUNCH = r"""
 // [begin packed launches]
-// ---- Hopper kernel, launching: what is to be packed.
+// ---- fp16x3, launching: what is to be packed.
 
 // [begin workspace]
 // The matrices that are to be packed, as k_is_row tells. One that the whole batch has counts once.
-static Packed to_pack(const Product& p, Operand operand) {
-  Packed to = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_side != kEverywhere}
-                            : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_side != kEverywhere};
+static Packed describe_packed(const Product& p, Operand operand) {
+  Packed to = operand == kX
+                  ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_range != KRange::kAll}
+                  : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_range != KRange::kAll};
   if (k_is_row(operand, p)) std::swap(to.row_stride, to.col_stride), std::swap(to.rows, to.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::count(strides, strides + p.batch_dims, 0) == p.batch_dims;
@@ -3170,26 +3419,27 @@ static Packed to_pack(const Product& p, Operand operand) {
   return to;
 }
 
-// ---- Hopper kernel, launching: the workspace.
+// ---- fp16x3, launching: the workspace.
 
 // What Hopper products need besides their operands, in one allocation: the progress; what packing resets, first the Controls; the rest.
 struct Workspace {
-  PairsProduct of[2];   // the product; or both gradients
+  Fp16x3Product product[2];   // the product; or both gradients
   int products;
   int64_t bytes = 0;    // given out so far
 
   // Of a product; or of its gradients, p = G Y^T and dy = X^T G, for which G is packed, and X and Y are `kept`. base: null for the size.
-  Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const PairsProduct* kept = nullptr)
-      : of{{p, to_pack(p, kX), to_pack(p, kY)}}, products(dy ? 2 : 1) {
-    PairsProduct& first = of[0];
+  Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr,
+            const Fp16x3Product* kept = nullptr)
+      : product{{p, describe_packed(p, kX), describe_packed(p, kY)}}, products(dy ? 2 : 1) {
+    Fp16x3Product& first = product[0];
     Packed &x = first.x, &y = first.y;
     // Of a matrix and its transpose one is packed
-    const bool square = p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
-                        std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
+    const bool square = p.x == p.y && p.x_range == p.y_range && p.x_row == p.y_col && p.x_col == p.y_row &&
+                        p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
     if (dy || square) y.matrices = 0;   // to pack
-    auto take = [&](auto*& at, int64_t count) {
-      at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(static_cast<uint8_t*>(base) + bytes);
-      bytes += (count * int64_t(sizeof(*at)) + 7) / 8 * 8;   // a TileQueue's word has eight
+    auto take = [&](auto*& pointer, int64_t count) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(static_cast<uint8_t*>(base) + bytes);
+      bytes += (count * int64_t(sizeof(*pointer)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
     take(first.progress, 1);
     take(first.controls, p.batches);   // begins what is reset
@@ -3199,58 +3449,68 @@ struct Workspace {
       take(to->wide_by_col, matrices * cols * mask_words(rows));
     }
     for (int u = 0; u < products; ++u) {
-      PairsProduct& h = of[u];
-      h.tiles = SplitTiles::of(u ? *dy : p, clusters, products);
-      take(h.queue.word, 1), take(h.next_behind, 1);
-      take(h.splits_done, kTileEdge / kBlock * int64_t(h.tiles.rows) * h.tiles.cols * p.batches);
+      Fp16x3Product& args = product[u];
+      args.tiles = SplitTiles::make(u ? *dy : p, clusters, products);
+      take(args.queue.word, 1), take(args.next_fixup_tile, 1);
+      take(args.finished_splits, kTileEdge / kBlock * int64_t(args.tiles.rows) * args.tiles.cols * p.batches);
     }
     first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;   // its end
     auto take_blocks = [&](Packed& to, int& blocks) {
       blocks = std::min(int64_t(to.matrices) * to.blocks_each, kMaxSize);   // no GPU has room for more
-      take(to.metadata, blocks), take(to.blocks, blocks * block_bytes(p.tf32));
+      take(to.metadata, blocks), take(to.blocks, blocks * block_bytes(p.allow_tf32));
     };
     take_blocks(x, first.x_blocks), take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
     const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
-    const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
+    const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 &&
+                      reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether some have no place in C, as in splits
-    for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
-      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
+    for (int group = 0; group < tiles.groups() && !p.allow_tf32; ++group)
+      chains |= ceil_div(tiles.length(group), tiles.splits_in_group(group)) > kChain &&
+                !(in_c && tiles.splits_in_group(group) == 1);
     if (chains) take(first.chain_sums, clusters * kTile);   // of both gradients
     for (int u = 0; u < products; ++u) {
-      PairsProduct& h = of[u];
-      take(h.partial_sums, p.batches * tiles.places * kTile);
-      if (u) h.p = *dy, h.x = kept->x, h.y = x;
-      h.tiles.clusters = (clusters + products - 1 - u) / products, h.chain_sums = first.chain_sums;
-      h.controls = first.controls, h.progress = first.progress;
+      Fp16x3Product& args = product[u];
+      take(args.partial_sums, p.batches * tiles.partial_slots * kTile);
+      if (u) args.p = *dy, args.x = kept->x, args.y = x;
+      args.tiles.clusters = (clusters + products - 1 - u) / products, args.chain_sums = first.chain_sums;
+      args.controls = first.controls, args.progress = first.progress;
     }
   }
 };
 // [end workspace]
 
-// ---- Hopper kernel, launching: all kernels of a product, or of two.
+// ---- fp16x3, launching: all kernels of a product, or of two.
 
-static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
+static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
+                          const Fp16x3Product* kept = nullptr) {
   const int clusters = gpu.sms / 2;
-  Workspace at(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
-  PairsProduct &first = at.of[0], &second = at.of[1];
+  Workspace workspace(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
+  Fp16x3Product &first = workspace.product[0], &second = workspace.product[1];
   first.launch = second.launch = launch_number();
   IF_INITCHECK(check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));)
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
-  if (first.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
+  // a second one has as many
+  if (first.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   std::visit([&](auto tf32, auto major_x, auto major_y) {
-    using Policy = Pairs<major_x, major_x || major_y, !tf32>;
-    const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
-    if (at.products == 1) return launch_kernel<tile_product<Policy>>(launch, first, Alone::Product());
-    launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, first, second);   // dX, and dY
-  }, constant(p.tf32), constant(k_is_row(kX, p)), constant(k_is_row(kY, p)));
-  for (int u = 0; u < at.products; ++u) {   // the fallback reads any strides, by elements where chunks cannot be copied
-    const PairsProduct& h = at.of[u];
-    std::visit([&](auto x_k_major, auto y_k_major) {
-      launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(h.p, kMmaBlockK<float>, gpu, h);
-    }, constant(h.p.x_col == 1), constant(h.p.y_row == 1));
+    using Policy = Fp16x3Policy<major_x, major_x || major_y, !tf32>;
+    const Launch launch(clusters * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
+    if (workspace.products == 1) return launch_kernel<tile_product<Policy>>(launch, first, NoSecondProduct::Product());
+    // dX, and dY
+    launch_kernel<tile_product<Fp16x3Policy<false, false, !tf32>, Fp16x3Policy<true, true, !tf32>>>(launch, first,
+                                                                                                    second);
+  }, constant(p.allow_tf32), constant(k_is_row(kX, p)), constant(k_is_row(kY, p)));
+  // the fallback reads any strides, by elements where chunks cannot be copied
+  for (int u = 0; u < workspace.products; ++u) {
+    const Fp16x3Product& args = workspace.product[u];
+    std::visit(
+        [&](auto x_k_major, auto y_k_major) {
+          launch_tiles<fixup_kernel<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(
+              args.p, kMmaBlockK<float>, gpu, args);
+        },
+        constant(args.p.x_col == 1), constant(args.p.y_row == 1));
   }
 }
 // [end packed launches]
@@ -3259,7 +3519,7 @@ static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = n
 
 // [begin choice of a kernel]
 int operands_to_copy(const Product& p, Kernel kernel) {
-  if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
+  if (kernel != kSixteenBitKernel && kernel != kMmaKernel) return 0;   // those read any strides
   // The mma kernel reads what is not aligned by elements, which for small products takes less than a copy
   const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? 1024 : 64);
   const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // of 16 bytes
@@ -3279,23 +3539,24 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);   // of long k more CTAs can share each tile of a half
 }
 
-// Whether the Hopper kernel beats the tf32 and the mma kernel: see T and H in docs/kernel.md. chunks: operands can be copied by 16 bytes.
-static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
+// Whether the fp16x3 kernel beats the split-tf32 and the mma kernel: see T and H in docs/kernel.md.
+// chunks: operands can be copied by 16 bytes.
+static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {   // its gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * p.batches;
     return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
   }
-  auto terms = [&](int edge) { return double(TileOrder::of(p, edge).work()) * edge * edge * p.batches; };
-  const double longest = .23 * TileOrder::of(p, kBlock).length(0) * kBlock * kBlock * gpu.sms;
+  auto terms = [&](int edge) { return double(TileOrder::make(p, edge).work()) * edge * edge * p.batches; };
+  const double longest = .23 * TileOrder::make(p, kBlock).length(0) * kBlock * kBlock * gpu.sms;
   return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
 }
 
 // Whether the mma kernel beats half precision, which takes as long as its longest tile: if k is long beside what an SM sums.
-static bool mma_beats_half(const Product& p, const Gpu& gpu) {
-  const TileOrder order = TileOrder::of(p, kBlock);
+static bool is_mma_faster(const Product& p, const Gpu& gpu) {
+  const TileOrder order = TileOrder::make(p, kBlock);
   if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
   if (p.k <= 256) {
-    const bool slow = is_stored_twice(p) || (p.x_side && p.y_side && !p.c_lower && p.x != p.y);   // L U: 2 us more
+    const bool slow = is_stored_twice(p) || (p.x_range && p.y_range && !p.c_lower && p.x != p.y);   // L U: 2 us more
     return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !slow);
   }
   const int64_t work = order.work() * p.batches / gpu.sms;   // of an SM
@@ -3305,39 +3566,44 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
 // Which kernel computes a product, on a GPU of 8.0 or later: docs/kernel.md has a table, docs/limits.md what was measured for each bound.
 Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
-  if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;   // a MIG slice: two gradients want two clusters
+  // a MIG slice: two gradients want two clusters
+  if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;
   if (p.type == kFloat64) return kMmaKernel;
-  if (p.type != kFloat32) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
-  const bool chunks = !operands_to_copy(p, kHalfKernel);
-  if (path == kHopperPath || hopper_serves(p, gpu, chunks)) return kHopperKernel;
+  if (p.type != kFloat32) return path != kHopperPath && is_mma_faster(p, gpu) ? kMmaKernel : kSixteenBitKernel;
+  const bool chunks = !operands_to_copy(p, kSixteenBitKernel);
+  if (path == kHopperPath || is_fp16x3_faster(p, gpu, chunks)) return kFp16x3Kernel;
   // Few tiles (where operands are not aligned, which slows the mma kernel, not so few), many, or large products
-  const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
+  const int64_t tiles = TileOrder::make(p, kBlock).count() * p.batches;
   const int64_t few = gpu.sms / 2 * (chunks ? 1 : 4);
   const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * p.batches >= 3.2e7;
   // One stride of each operand has to be 1; longer sums are the mma kernel's, which promotes sooner
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
-  return computes && serves ? kTf32Kernel : kMmaKernel;
+  return computes && serves ? kSplitTf32Kernel : kMmaKernel;
 }
 // [end choice of a kernel]
 
 // Of other parts of the source: see _CUDA_PARTS.
 using Launcher = void(const Product& p, const Gpu& gpu);
-Launcher launch_exact, launch_tf32, launch_mma, launch_float16, launch_bfloat16;
+Launcher launch_exact, launch_split_tf32, launch_mma, launch_float16, launch_bfloat16;
 
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
-  Launcher* launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};   // as in Kernel
-  kernel == kHopperKernel ? launch_pairs(p, gpu) : launchers[kernel](p, gpu);
-  if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p)))) {
+  // as in Kernel
+  Launcher* launchers[] = {launch_exact, launch_split_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16,
+                           launch_mma};
+  kernel == kFp16x3Kernel ? launch_fp16x3(p, gpu) : launchers[kernel](p, gpu);
+  if (p.symmetric && (kernel == kFp16x3Kernel || (kernel == kSixteenBitKernel && !is_stored_twice(p)))) {
     const Launch launch(triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
     p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
   }
 }
 
 // [begin launch of gradients]
-bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
+bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
+                      const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  if (before.bytes != bytes || dx.tf32 != product.tf32) return false;   // torch's setting may change between two looks
-  launch_pairs(dx, gpu, &dy, before.of);
+  // torch's setting may change between two looks
+  if (before.bytes != bytes || dx.allow_tf32 != product.allow_tf32) return false;
+  launch_fp16x3(dx, gpu, &dy, before.product);
   return true;
 }
 // [end launch of gradients]
@@ -3369,12 +3635,16 @@ void check(cudaError_t error) {
   int device = 0;
   cudaGetDevice(&device);
   std::string advice;
-  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidKernelImage)
-    advice = ". The kernels are built for the GPUs that are visible at import; import the file again in a process that sees this one";
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+      error == cudaErrorInvalidKernelImage)
+    advice =
+        ". The kernels are built for the GPUs that are visible at import; import the file again in a process that sees "
+        "this one";
   if (error == cudaErrorInvalidConfiguration)
     advice = ". A launch has at most 2147483647 CTAs, and each product of a batch takes one or more; split the batch";
   TORCH_CHECK(false, "tril_matmul: the CUDA kernel could not be launched on cuda:" + std::to_string(device) + ": " +
-                         cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
+                         cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) +
+                         advice + ".");
 }
 
 namespace {
@@ -3394,7 +3664,8 @@ struct OnDevice : Gpu {
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
     stream = c10::cuda::getCurrentCUDAStream();
     allocate = [](const Gpu& gpu, int64_t bytes) {
-      return (static_cast<const OnDevice&>(gpu).workspace = at::empty({bytes}, at::device(at::kCUDA).dtype(at::kByte))).mutable_data_ptr();
+      return (static_cast<const OnDevice&>(gpu).workspace = at::empty({bytes}, at::device(at::kCUDA).dtype(at::kByte)))
+          .mutable_data_ptr();
     };
   }
 };
@@ -3425,10 +3696,12 @@ struct Structure {
   Structure(int structure, int contraction) : x(structure & 3), y(structure >> 2 & 3), c(structure >> 4) {
     if (contraction == kTN) x = flipped(x);
     if (contraction == kNT) y = flipped(y);
-    if (x == y && c == kAll) c = x;   // the product of two lower matrices is lower
+    if (x == y && c == kFull) c = x;   // the product of two lower matrices is lower
   }
   static int flipped(int mask) { return mask == kLower ? kUpper : mask == kUpper ? kLower : mask; }
-  bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
+  bool valid() const {
+    return x <= kUpper && y <= kUpper && c >= kFull && c <= kSymmetric && (x != y || x == kFull || x == c);
+  }
 };
 // [end structure]
 
@@ -3442,21 +3715,23 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   for (int64_t d = 0; d < x.dim() - 2; ++d) {   // merges neighbours where both operands allow it, without sizes of 1
     const int64_t size = x.size(d);
     if (size == 1) continue;
-    int at = p.batch_dims - 1;
-    const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size;
-    at += !merged;
-    p.batches *= size, p.batch_dims = at + 1;
-    p.batch_size[at] = merged ? p.batch_size[at] * size : size;
-    p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d);
+    int dim = p.batch_dims - 1;
+    const bool merged = dim >= 0 && p.x_batch[dim] == x.stride(d) * size && p.y_batch[dim] == y.stride(d) * size;
+    dim += !merged;
+    p.batches *= size, p.batch_dims = dim + 1;
+    p.batch_size[dim] = merged ? p.batch_size[dim] * size : size;
+    p.x_batch[dim] = x.stride(d), p.y_batch[dim] = y.stride(d);
   }
   // [end batch of a product]
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
-  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
-              "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
-                  std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
+  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize, "tril_matmul: a matrix of " + std::to_string(m) + " x " +
+                                                   std::to_string(k) + " times one of " + std::to_string(k) + " x " +
+                                                   std::to_string(n) + " is too large; at most " +
+                                                   std::to_string(kMaxSize) + " a side");
   p.m = m, p.n = n, p.k = k;
-  p.type = element_type(x), p.tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  auto stride = [](const Tensor& t, int d) {   // of one column or row both may be 1: the one of no use becomes its length
+  p.type = element_type(x), p.allow_tf32 = p.type == kFloat32 && is_tf32(&dim::Context::float32Precision);
+  // of one column or row both may be 1: the one of no use becomes its length
+  auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
   p.x = x.const_data_ptr(), p.x_row = stride(x, -2), p.x_col = stride(x, -1);
@@ -3466,11 +3741,12 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   // [begin masks of a product]
   const Structure masks(structure, contraction);
-  const Side sides[] = {kEverywhere, kUpToLine, kFromLine};   // of X, by mask; Y's lines are columns
-  p.x_side = sides[masks.x], p.y_side = Side(-sides[masks.y]);
+  // of X, by mask; Y's lines are columns
+  const KRange sides[] = {KRange::kAll, KRange::kToDiagonal, KRange::kFromDiagonal};
+  p.x_range = sides[masks.x], p.y_range = KRange(-sides[masks.y]);
   p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
   if (masks.c == kUpper) {   // C^T = Y^T X^T is lower, and lies the other way round
-    std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch), std::swap(p.x_side, p.y_side);
+    std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch), std::swap(p.x_range, p.y_range);
     std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
     std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
   }
@@ -3491,7 +3767,8 @@ Tensor padded_copy(const Tensor& t) {
   Tensor to = at::empty(shape, from.options());
   IF_INITCHECK(to.zero_();)
   to = to.narrow(-1, 0, length);
-  int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());   // a word divides each
+  // a word divides each
+  int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());
   for (int64_t d = 0; d < from.dim() - 1; ++d) all |= from.stride(d) * size;
   const at::ScalarType word = from.stride(-1) != 1 || all % 4 ? from.scalar_type() : all % 8 ? at::kInt : at::kLong;
   to.view(word).copy_(from.view(word));
@@ -3514,10 +3791,11 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
       x.sizes().slice(0, x.dim() - 2) != y.sizes().slice(0, y.dim() - 2))
     return false;
   const Structure masks(structure, contraction);
-  const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // the dimension of k; -3 - it is the other one
+  // the dimension of k; -3 - it is the other one
+  const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;
   if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // kernels read one of the two
-  return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kAll || x.size(-1) == x.size(-2)) &&
-         (masks.y == kAll || y.size(-1) == y.size(-2)) && (masks.c == kAll || x.size(-3 - x_k) == y.size(-3 - y_k));
+  return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kFull || x.size(-1) == x.size(-2)) &&
+         (masks.y == kFull || y.size(-1) == y.size(-2)) && (masks.c == kFull || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
 
 // Whether the operands fit, and none of torch's modes and transforms looks on, but perhaps autograd.
@@ -3529,12 +3807,15 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 // ---- Binding: products, and gradients of those whose operands are still packed.
 
-// C, the kernel that computed it and, if `keep`, the Hopper kernel's workspace, with Controls and packed operands. An undefined tensor is
+// C, the kernel that computed it and, if `keep`, the fp16x3 kernel's workspace, with Controls and packed operands. An undefined tensor is
 // Python's None.
-std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep) {
-  TORCH_CHECK(is_memory(x) && is_memory(y),
-              "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
-  TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
+std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path,
+                                                bool keep) {
+  TORCH_CHECK(
+      is_memory(x) && is_memory(y),
+      "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
+  TORCH_CHECK(fit(x, y, contraction, structure),
+              "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice on(x);
   c10::SmallVector<int64_t, 8> shape(x.sizes());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
@@ -3551,20 +3832,23 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
     p = describe(x, y, c, contraction, structure);
   }
   launch_product(p, kernel, on);
-  return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? on.workspace : Tensor()};
+  return {c, kKernelNames[kernel], keep && kernel == kFp16x3Kernel ? on.workspace : Tensor()};
 }
 
 // dX and dY of C = X Y, all triangular, from G = dC and the kept workspace; none where something looks on, or has changed that.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
-  if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0) return {};
+  if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0)
+    return {};
   const OnDevice on(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
-  if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
+  // the transposed product has Y^T where the launcher looks for X
+  if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
-  return {};   // torch's setting of TF32 has changed; or a hook has made several matrices of one, or other numbers of the bytes
+  // torch's setting of TF32 has changed; or a hook has made several matrices of one, or other numbers of the bytes
+  return {};
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64, by substitution, 64 rows at a time: X21 = -L22^-1 (L21 X11).
@@ -3579,7 +3863,8 @@ Tensor inverse(Tensor x, bool unit, int path) {
   const Product p = describe(as_x, as_y, c, kNN, kLowerAll);
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
-    if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
+    if (first)
+      before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
     launch_inverse(p, int(first / 64), first ? before.const_data_ptr() : nullptr, unit, on);
   }
   return c;
@@ -3610,11 +3895,11 @@ _PATH = _PATHS[_wanted]
 # ---- Build: at import, for the GPUs present. ----
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_SIXTEEN_BIT]
 # Behind the templates, parts that nvcc compiles at once, each with kernels that it alone launches.
-_CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
-_CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_half<__half>(p, gpu); }"]]
-_CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_half<__nv_bfloat16>(p, gpu); }"]]
+_CUDA_PARTS = [[_CUDA_PACKING, _CUDA_FP16X3, _CUDA_FIXUP, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH], [_CUDA_TILE_LAUNCH]]
+_CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__half>(p, gpu); }"]]
+_CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__nv_bfloat16>(p, gpu); }"]]
 for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on all cores

@@ -343,7 +343,7 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   if (rank >= static_cast<uint32_t>(cluster->size)) fail("a CTA that the cluster does not have");
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
-inline uint32_t block_rank_in_cluster() { return current->block->rank; }
+inline uint32_t cta_rank_in_cluster() { return current->block->rank; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met, ++events; }
 inline void cluster_wait() {   // no thread arrives at the next phase before all have arrived at this one
   const int all = cluster->size * block_threads * current->met;
@@ -377,7 +377,7 @@ inline void arrive(void* barrier, int bytes) {
   switch_to_next();
 }
 inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { arrive(barrier, bytes); }
-inline void barrier_arrive_at(uint32_t barrier) {
+inline void barrier_arrive_remote(uint32_t barrier) {
   there(barrier);
   arrive(at_address(barrier), 0);
 }
@@ -385,8 +385,8 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // waits until 
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
   wait_until([&b, parity] { return b.phase % 2 != parity; });
 }
-inline void barrier_arrive_in_cluster(uint32_t barrier) { barrier_arrive_at(barrier); }
-inline void barrier_wait_at(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
+inline void barrier_arrive_release_cluster(uint32_t barrier) { barrier_arrive_remote(barrier); }
+inline void barrier_wait(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
 inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
@@ -419,7 +419,7 @@ T& in_shared_memory(const T& stand_in, size_t alignment) {
 }
 template <typename T>
 void store_shared(uint32_t at, const T& v) {
-  if (at >> kRankShift != block_rank_in_cluster() || at % sizeof(T)) fail("stored what is not aligned, or not here");
+  if (at >> kRankShift != cta_rank_in_cluster() || at % sizeof(T)) fail("stored what is not aligned, or not here");
   std::memcpy(at_address(at), &v, sizeof(T));
   note_written();
 }
@@ -444,7 +444,7 @@ void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {  
   for (size_t& end : ends) end -= count;
 }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
-  if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
+  if (to >> kRankShift != cta_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
   auto now = [=] {
     std::memset(at_address(to), 0, all);
@@ -469,7 +469,7 @@ void cp_async_wait_group() {
   drop(current->copies, end, current->groups, kPending);
 }
 template <typename Word>
-void keep(Word&) {}
+void make_opaque(Word&) {}
 template <typename T>
 T* next_address(T* at, int64_t step) {
   return at + step;
@@ -482,7 +482,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
   uint32_t seen[32] = {};   // [bank]: the address plus 1, or 0
   for (int lane = first; lane < first + count; ++lane) {
     const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
-    if (at % bytes || at >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
+    if (at % bytes || at >> kRankShift != cta_rank_in_cluster()) fail("not aligned, or not here");
     if (seen[bank] && seen[bank] != at + 1) fail("a bank conflict");
     seen[bank] = at + 1;
   }
@@ -490,7 +490,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
 template <typename T>
 T load_shared(uint32_t at) {
   constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes that read together
-  if (at >> kRankShift != block_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
+  if (at >> kRankShift != cta_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[current->x % 32][0] = at;
   meet(warp().meeting, 32);
@@ -946,7 +946,7 @@ int cudaOccupancyMaxActiveClusters(int* clusters, const Arguments&...) {
   return *clusters = clusters_there, 0;
 }
 template <auto kKernel, typename Ask>
-int on_this_device(const Ask& ask) {
+int ask_device_once(const Ask& ask) {
   return ask();
 }
 template <auto kKernel, typename... Arguments>
@@ -1028,7 +1028,8 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
 //   8, 9     how X and Y are stored: 0 by columns, 1 by rows; 2 and 3 likewise, with neighbours two elements apart
 //   10, 11   padding of the rows or columns of X and Y; padding of the rows of C
 //   12       the kind of elements, below; + 10: all of a symmetric product is computed; + 20: Y is X, with a mask of its own
-// Kinds of elements: 0 uniform between -1 and 1; 1 sums beyond the scale of the tf32 kernel; 2 elements beyond it; 3 denormals; 4 an Inf in
+// Kinds of elements: 0 uniform between -1 and 1; 1 sums beyond the scale of the split-tf32 kernel; 2 elements beyond it; 3 denormals;
+// 4 an Inf in
 // a corner of X (late: of Y); 5 sums that are rounded the same way at each k-block; 6 an Inf in each row of X; 7 as 0, but operands have
 // finite elements where NaN stands else; 8 an Inf in a block on the diagonal; 9 terms that tensor cores cut off.
 template <typename T, typename Compute>

@@ -458,18 +458,18 @@ def classes(cut):
 def cuts():
     """{name: Cut} of each kernel, or of each of its plans."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
-    half = [constant("_CUDA_HALF", "kStages", kWide=wide) for wide in (0, 1)]
+    half = [constant("_CUDA_SIXTEEN_BIT", "kStages", kWide=wide) for wide in (0, 1)]
     mma = {
         size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kMmaBlockK", "kMmaStages")))
         for size in (2, 4, 8)
     }
     line = constant("_CUDA_EXACT", "kLineBytes")
-    tf32 = [constant("_CUDA_TF32", name) for name in ("kTfBlockK", "kTfStages")]
+    tf32 = [constant("_CUDA_SPLIT_TF32", name) for name in ("kSplitTf32BlockK", "kSplitTf32Stages")]
     return {
         "half, small tiles": Cut(tile // 2, block, half[0]),
         "half, large tiles": Cut(tile, block, half[1]),
-        "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=1)),
-        "hopper, tf32": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=0)),
+        "hopper": Cut(tile, block, constant("_CUDA_FP16X3", "kStages", kLo=1)),
+        "hopper, tf32": Cut(tile, block, constant("_CUDA_FP16X3", "kStages", kLo=0)),
         "tf32": Cut(block, *tf32),
         "mma, 16 bits": mma[2],
         "mma, float32": mma[4],

@@ -15,13 +15,13 @@ cannot run.
 Two tools look at a copy of the file, in which the hooks of _CUDA_TYPES are defined.
 
 racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a
-__syncwarp, and one of them arrives for all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel
+__syncwarp, and one of them arrives for all, as the fp16x3 kernel and the half-precision one do, it reports a race that cannot be. (A kernel
 of 20 lines that does no more than that is reported too, and is clean with an arrival of every lane.) In its copy (TRIL_MATMUL_RACECHECK)
 every lane arrives, and half precision's consumers meet at an mbarrier where they sum exactly, since other warps are about.
 
 initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy (TRIL_MATMUL_INITCHECK) the
 workspace of half
-precision begins as zeros, and so does the first word of the Hopper kernel's: the kernels look there for the number of their launch, which
+precision begins as zeros, and so does the first word of the fp16x3 kernel's: the kernels look there for the number of their launch, which
 says whether anybody has written. Packing's CTAs have a fence behind that look: the tool's own notes, of words that the first CTA has reset
 meanwhile, else come from the L1, where those of the number have brought them. So does the padding of operands that are copied to rows of
 whole 16 bytes: of a row's last 16 cp.async is told how many to read, and the tool sees all.
@@ -52,7 +52,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}  # what a tool's copy defines
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
-# Of half precision, by what half_tiles makes of them on 132 SMs; tests/test_sizes.py holds them to it:
+# Of half precision, by what choose_sixteen_bit_tiles makes of them on 132 SMs; tests/test_sizes.py holds them to it:
 HALF_SIZE = 136  # tiles of 128 x 128, of triangles in halves, a CTA each
 HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of each; so they do where K x K is a triangle
 HALF_LONG = (4100, 100, 136)  # four share it
@@ -107,7 +107,7 @@ def others(torch, module, N, R, dtype, *batch, names=OTHERS):
         M, cols, K = sizes_for(structure, N, R)
         X = torch.randn(*batch, M, K, device="cuda").to(dtype)
         Y = torch.randn(*batch, *((cols, K) if contraction == NT else (K, cols)), device="cuda").to(dtype)
-        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # outliers, to the Hopper kernel
+        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # outliers, to the fp16x3 kernel
         yield finite(torch, module, X, X if masks(structure)[2] == SYMMETRIC else Y, contraction, structure)
 
 
@@ -165,7 +165,7 @@ def hopper(torch, module):
     assert finite(torch, module, both, Y.expand_as(both), NN, LOWER) and finite(torch, module, X.expand_as(both), both, TN, DENSE)
     P, Q = both.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    X[5, 3] = both[1, 5, 3] = float("inf")  # a fallback: product_behind computes it
+    X[5, 3] = both[1, 5, 3] = float("inf")  # a fallback: fixup_kernel computes it
     assert not finite(torch, module, X, Y, NN, LOWER) and not finite(torch, module, both, Y.expand_as(both), NN, LOWER)
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of the Hopper kernel that is plain C++, compiled for the host: sums are added with the scales of their blocks undone."""
+"""Arithmetic of the fp16x3 kernel that is plain C++, compiled for the host: sums are added with the scales of their blocks undone."""
 
 import pytest
 from helpers import COMPILER, host_program

@@ -165,7 +165,7 @@ def test_gradients_against_float64(model, function, device, N, dtype):
     assert_gradients(torch.autograd.grad(C, (A, B), G), function, A, B, G)
 
 
-# ---- Operands that stay packed for the gradients: float32 on the Hopper kernel. ---------------------------------------
+# ---- Operands that stay packed for the gradients: float32 on the fp16x3 kernel. ---------------------------------------
 
 
 SMALL_PLACES = [  # in A, B and G; they meet: in one row, in one column, one times the other, and in one element of a result

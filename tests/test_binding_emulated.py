@@ -59,7 +59,7 @@ void sum_up(const Product& p, T* c, X x, Y y) {
     for (int n = 0; n < p.n; ++n) {
       double sum = 0;
       for (int k = 0; k < p.k; ++k)
-        if (on_side(p.x_side, m, k) && on_side(p.y_side, n, k)) sum += double(x(m, k)) * double(y(n, k));
+        if (is_in_range(p.x_range, m, k) && is_in_range(p.y_range, n, k)) sum += double(x(m, k)) * double(y(n, k));
       if (!p.c_lower || n <= m || !p.symmetric) c[m * p.c_row + n * p.c_col] = p.c_lower && n > m ? T(0) : T(sum);
       if (p.symmetric && n <= m) c[n * p.c_row + m * p.c_col] = T(sum);
     }
@@ -68,10 +68,10 @@ template <typename T>
 void by_strides(const Product& p, int batch) {
   const T* const x = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch);
   const T* const y = static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch);
-  sum_up(p, c_of<T>(p, batch), [&](int m, int k) { return x[m * p.x_row + k * p.x_col]; },
+  sum_up(p, c_matrix<T>(p, batch), [&](int m, int k) { return x[m * p.x_row + k * p.x_col]; },
          [&](int n, int k) { return y[k * p.y_row + n * p.y_col]; });
 }
-void pack(const PairsProduct& of, Operand operand) {
+void pack(const Fp16x3Product& of, Operand operand) {
   const Packed& to = operand == kX ? of.x : of.y;
   for (int number = 0; number < (operand == kX ? of.x_blocks : of.y_blocks); ++number) {
     const int matrix = number / to.blocks_each, block = number % to.blocks_each;
@@ -84,41 +84,41 @@ void pack(const PairsProduct& of, Operand operand) {
             row * kBlock + i < to.rows && col * kBlock + j < to.cols ? from[i * to.row_stride + j * to.col_stride] : NAN;
   }
 }
-void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
+void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr, const Fp16x3Product* kept = nullptr) {
   const int64_t bytes = Workspace(p, gpu.sms / 2, nullptr, dy, kept).bytes;
   Workspace at(p, gpu.sms / 2, gpu.allocate(gpu, bytes), dy, kept);
   CHECK(at.bytes == bytes);
-  PairsProduct& first = at.of[0];
+  Fp16x3Product& first = at.product[0];
   std::fill_n(reinterpret_cast<int*>(first.controls), first.words, 0);
   pack(first, kX), pack(first, kY);
   for (int batch = 0; batch < p.batches; ++batch)
     first.controls[batch].fallback = first.kept ? first.kept[batch].fallback : batch % 3 == 2;
   for (int u = 0; u < at.products; ++u)
     for (int batch = 0; batch < p.batches; ++batch) {
-      const PairsProduct& h = at.of[u];
+      const Fp16x3Product& h = at.product[u];
       auto element = [&](Operand operand, int line, int k) {
         const Packed& packed = operand == kX ? h.x : h.y;
         const bool rows = k_is_row(operand, h.p);
-        const int block = matrix_of(packed, batch) * packed.blocks_each + block_of(h, operand, rows, line / kBlock, k / kBlock);
+        const int block = find_matrix(packed, batch) * packed.blocks_each + find_block(h, operand, rows, line / kBlock, k / kBlock);
         const int row = (rows ? k : line) % kBlock, col = (rows ? line : k) % kBlock;
         return reinterpret_cast<const float*>(packed.blocks)[(int64_t(block) * kBlock + row) * kBlock + col];
       };
       if (h.controls[batch].fallback) by_strides<float>(h.p, batch);
-      else sum_up(h.p, c_of<float>(h.p, batch), [&](int m, int k) { return element(kX, m, k); },
+      else sum_up(h.p, c_matrix<float>(h.p, batch), [&](int m, int k) { return element(kX, m, k); },
                   [&](int n, int k) { return element(kY, n, k); });
     }
 }
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
-  if (kernel == kHopperKernel) return launch_pairs(p, gpu);
-  if (kernel == kHalfKernel) {   // what a tensor map wants: strides of 16 bytes, of less than 2^40
+  if (kernel == kFp16x3Kernel) return launch_fp16x3(p, gpu);
+  if (kernel == kSixteenBitKernel) {   // what a tensor map wants: strides of 16 bytes, of less than 2^40
     CHECK(p.type >= kFloat16 && std::min(p.x_row, p.x_col) == 1 && std::min(p.y_row, p.y_col) == 1);
     for (int64_t stride : {std::max(p.x_row, p.x_col), std::max(p.y_row, p.y_col), batch_unit(p, p.x_batch), batch_unit(p, p.y_batch)})
       CHECK(stride % 8 == 0 && stride > 0 && stride < int64_t(1) << 39);
     CHECK(reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0);
     CHECK(!is_stored_twice(p) || (p.x_col == 1) == (p.y_row == 1));
   }
-  CHECK(kernel != kTf32Kernel || p.type == kFloat32);
-  CHECK((kernel != kTf32Kernel && kernel != kMmaKernel) || ((p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
+  CHECK(kernel != kSplitTf32Kernel || p.type == kFloat32);
+  CHECK((kernel != kSplitTf32Kernel && kernel != kMmaKernel) || ((p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
   for (int batch = 0; batch < p.batches; ++batch)
     p.type == kFloat32   ? by_strides<float>(p, batch)
     : p.type == kFloat64 ? by_strides<double>(p, batch)
@@ -130,7 +130,7 @@ void invert(const Product& p, int row, const T* before, bool unit) {
   const int first = row * kBlock, size = std::min(kBlock, p.n - first);
   for (int batch = 0; batch < p.batches; ++batch) {
     const T* const x = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
-    T* const c = c_of<T>(p, batch) + first * p.c_row;
+    T* const c = c_matrix<T>(p, batch) + first * p.c_row;
     for (int i = 0; i < size; ++i)
       for (int j = 0; j < p.n; ++j) {
         double sum = j < first ? -before[(batch * size + i) * first + j] : first + i == j;

@@ -96,14 +96,14 @@ struct Result {
           const int m = opposite ? j : i, n = opposite ? i : j;
           double sum = 0, magnitude = 0;
           for (int k = 0; k < p.k && (!p.c_lower || n <= m); ++k)
-            if (on_side(p.x_side, m, k) && on_side(p.y_side, n, k)) {
+            if (is_in_range(p.x_range, m, k) && is_in_range(p.y_range, n, k)) {
               const double term = double(x[m * p.x_row + k * p.x_col]) * y[k * p.y_row + n * p.y_col];
               sum += term, magnitude += std::fabs(term);
             }
-          const double got = c_of<float>(p, batch)[i * p.c_row + j * p.c_col];
+          const double got = c_matrix<float>(p, batch)[i * p.c_row + j * p.c_col];
           if (std::isfinite(magnitude) && magnitude > 0x1p127) continue;   // parts of the sum may be Inf
           if (!std::isfinite(magnitude) && !infinite) fail("a sum of finite elements is not finite");
-          comparison.add(batch, i, j, got, sum, (p.tf32 ? 1.1e-3 : 1.5e-6) * magnitude + p.k * 1.5e-45);
+          comparison.add(batch, i, j, got, sum, (p.allow_tf32 ? 1.1e-3 : 1.5e-6) * magnitude + p.k * 1.5e-45);
         }
     }
     if (comparison.failed()) fail("a product is wrong");
@@ -122,17 +122,18 @@ int main(int, char** arguments) {
   const bool gradients = std::atoi(arguments[3]);
   auto size = [&] { return below(3) ? 1 + below(largest) : one_of(1, 2, 63, 64, 65, 127, 128, 129); };
   Product p = {};
-  p.type = kFloat32, p.tf32 = below(6) == 0, p.batches = 1, p.batch_dims = below(3);
+  p.type = kFloat32, p.allow_tf32 = below(6) == 0, p.batches = 1, p.batch_dims = below(3);
   for (int d = 0; d < p.batch_dims; ++d) p.batches *= p.batch_size[d] = 2 + below(2);
-  const Side sides[] = {kEverywhere, kUpToLine, kFromLine};
-  p.x_side = sides[gradients ? 1 : below(3)], p.y_side = sides[gradients ? 2 : below(3)];
-  const bool lower = p.x_side == kUpToLine && p.y_side == kFromLine;   // then C is
-  if (p.x_side == kFromLine && p.y_side == kUpToLine) p.y_side = kFromLine;   // an upper C, which is computed as a lower one
-  p.c_lower = lower || below(2), p.symmetric = p.c_lower && p.x_side == p.y_side && below(2);
+  const KRange sides[] = {KRange::kAll, KRange::kToDiagonal, KRange::kFromDiagonal};
+  p.x_range = sides[gradients ? 1 : below(3)], p.y_range = sides[gradients ? 2 : below(3)];
+  const bool lower = p.x_range == KRange::kToDiagonal && p.y_range == KRange::kFromDiagonal;   // then C is
+  // an upper C is computed as a lower one
+  if (p.x_range == KRange::kFromDiagonal && p.y_range == KRange::kToDiagonal) p.y_range = KRange::kFromDiagonal;
+  p.c_lower = lower || below(2), p.symmetric = p.c_lower && p.x_range == p.y_range && below(2);
   p.m = p.n = p.k = size();
-  if (!p.x_side && !p.c_lower) p.m = size();
-  if (!p.y_side && !p.c_lower) p.n = size();
-  if (!p.x_side && !p.y_side) p.k = size();
+  if (!p.x_range && !p.c_lower) p.m = size();
+  if (!p.y_range && !p.c_lower) p.n = size();
+  if (!p.x_range && !p.y_range) p.k = size();
   const Gpu gpu = {one_of(4, 5, 8, 16, 40, 132), 9, nullptr, allocate};
   clusters_there = one_of(0, 1, 3, 12, 92), late = below(2);
   const bool by_columns = below(2), same = p.symmetric || (gradients && below(5) == 0);
@@ -141,18 +142,18 @@ int main(int, char** arguments) {
   with_operands(p, x, false, y, same && !p.symmetric);
   const Result c(p, by_columns);
   workspaces.reserve(2);
-  launch_pairs(p, gpu);
+  launch_fp16x3(p, gpu);
   if (p.symmetric) launch_kernel<mirror<uint32_t>>({triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, nullptr}, p);
   c.check(x.infinite || y.infinite);
   if (gradients) {
     Product dx = p, dy = p;
     const Elements g(p, p.m, p.n);
     with_operands(dx, g, false, y, !(same && !p.symmetric)), with_operands(dy, x, true, g, true);
-    dx.x_side = dx.y_side = kUpToLine, dy.x_side = dy.y_side = kFromLine;
+    dx.x_range = dx.y_range = KRange::kToDiagonal, dy.x_range = dy.y_range = KRange::kFromDiagonal;
     const Result c_of_dx(dx, by_columns), c_of_dy(dy, by_columns);
     std::vector<uint8_t>& kept = workspaces[0];
     Product otherwise = p;
-    otherwise.tf32 = !p.tf32;
+    otherwise.allow_tf32 = !p.allow_tf32;
     if (launch_gradients(otherwise, dx, dy, aligned(kept), kept.size() - 1024, gpu)) fail("packed operands without lo are taken, or with");
     if (launch_gradients(p, otherwise, dy, aligned(kept), kept.size() - 1024, gpu)) fail("they are taken by what has another setting");
     if (launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1023, gpu)) fail("packed operands of another product are taken");
@@ -169,8 +170,8 @@ def run(model, tmp_path_factory):
     """run(seed, the largest size, whether gradients are computed, too): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED]
     source += [emulation.on_host(section) for section in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
-    source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING), model._CUDA_PAIRS]
-    source += [emulation.on_host(section) for section in (model._CUDA_BEHIND, model._CUDA_MIRROR)]
+    source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3]
+    source += [emulation.on_host(section) for section in (model._CUDA_FIXUP, model._CUDA_MIRROR)]
     source += [marked("packed launches"), marked("launch of gradients")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("chain"), "chain", parts)

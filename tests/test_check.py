@@ -553,9 +553,9 @@ def test_the_last_line_names_the_dtype_and_the_device(quick, capsys):
     status, out, _ = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--dtype", "bfloat16", "--size", "9")
     assert status == 0 and " in bfloat16 on a CPU (" in out.splitlines()[-1]
     run = types.SimpleNamespace(options=types.SimpleNamespace(dtype="float32"), dtype=torch.float32, cuda=True, device_name="NVIDIA H200")
-    run.tf32 = True
+    run.allow_tf32 = True
     assert check.setting(run) == "float32 (with TF32) on NVIDIA H200"
-    run.tf32 = False
+    run.allow_tf32 = False
     assert check.setting(run) == "float32 (without TF32) on NVIDIA H200"
 
 

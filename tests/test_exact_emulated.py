@@ -11,7 +11,7 @@ template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
     body = [&] { exact_product<T>(p); };
-    for (int block = 0; block < TileOrder::of(p, kBlock).count() * p.batches; ++block) run_cluster<Nothing>(block, 1, kExactThreads);
+    for (int block = 0; block < TileOrder::make(p, kBlock).count() * p.batches; ++block) run_cluster<Nothing>(block, 1, kExactThreads);
   });
 }
 

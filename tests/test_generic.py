@@ -38,7 +38,7 @@ def test_what_is_split_can_be_joined():
     joined = values.join(skeleton, tensors)
     assert joined[0] is x and joined[2]["a"][0] is x and joined[1][0] is y
     assert joined[1][1:] == (2, None) and joined[2][3] is True and joined[3:] == [torch.float16, torch.device("cpu"), 1.5]
-    assert values.places(skeleton, "input") == ["input[0]", "input[1][0]"]
+    assert values.partial_slots(skeleton, "input") == ["input[0]", "input[1][0]"]
 
 
 def test_a_result_of_another_kind_is_named():

@@ -48,11 +48,11 @@ void* allocate(const Gpu&, int64_t bytes) {
   return workspace.data();
 }
 bool infinite;
-template <auto kKernel, typename Product, typename Second>   // of a HalfProduct
+template <auto kKernel, typename Product, typename Second>   // of a SixteenBitProduct
 void launch_kernel(const Launch& launch, const Product& h, const Second& second) {
   body = [&] { kKernel(h, second); };
   unsigned long long* const end = workspace.data() + workspace.size();
-  if (h.queue.word != workspace.data() || h.non_finite.left + h.non_finite.boxes + 1 != end) fail("the workspace is not what is used");
+  if (h.queue.word != workspace.data() || h.non_finite.words + h.non_finite.boxes + 1 != end) fail("the workspace is not what is used");
   for (int turn = 0; turn < 2; ++turn) {
     run_clusters(launch);
     if (h.tiles.clusters < h.tiles.count && *h.queue.word != 0 && *h.queue.word != h.queue.launch)   // the latter by one that began late
@@ -60,11 +60,11 @@ void launch_kernel(const Launch& launch, const Product& h, const Second& second)
     // Nothing else is summed again: what NaN stands for has been masked
     const bool any = h.non_finite.parts(end[-1]);
     if (any != (infinite && is_masked(h.p))) fail("boxes are summed again that are finite, or none where one is not");
-    for (const auto* word = h.non_finite.left; word < end - 1; ++word)
+    for (const auto* word = h.non_finite.words; word < end - 1; ++word)
       if (h.non_finite.parts(*word)) fail("boxes are not summed again");
   }
   std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", launch.cluster, h.tiles.edge * kBlock,
-              h.tiles.halved, h.tiles.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
+              h.tiles.column_split_tiles, h.tiles.clusters, h.tiles.count, h.tiles.diagonal_pairs ? "corners, " : "");
 }
 """
 
@@ -73,7 +73,7 @@ template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](Product& p) {
     infinite = std::atoi(arguments[12]) % 10 >= 4;
-    launch_half<T>(p, {std::atoi(arguments[14]), 9, nullptr, allocate});
+    launch_sixteen_bit<T>(p, {std::atoi(arguments[14]), 9, nullptr, allocate});
     if (is_stored_twice(p)) p.symmetric = 0;   // so that nothing is mirrored
   });
 }
@@ -88,7 +88,7 @@ int main(int, char** arguments) {
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.on_host(model._CUDA_EXACT), model._CUDA_PACKED]
-    source += [marked("batch unit"), emulation.hopper_skeleton(model), LAUNCH, model._CUDA_HALF]
+    source += [marked("batch unit"), emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
 

@@ -12,7 +12,7 @@ int run_type(char** arguments) {
   const int at_once = std::atoi(arguments[14]);
   return run_product<T>(arguments, [&](const Product& p) {
     const bool x_k_major = p.x_col == 1, y_k_major = p.y_row == 1;
-    const SplitPlan plan = SplitPlan::of(p, kMmaBlockK<T>, at_once, at_once / kMmaCtasPerSm<T>);
+    const SplitPlan plan = SplitPlan::make(p, kMmaBlockK<T>, at_once, at_once / kMmaCtasPerSm<T>);
     auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
     constexpr bool kUnit = sizeof(T) == 4 ? kAnyStrides : kUnitStrides;   // float32 as the fallback computes it
@@ -23,7 +23,7 @@ int run_type(char** arguments) {
     };
     for (cluster_of = 0; cluster_of < plan.clusters * p.batches; ++cluster_of)
       run_cluster<MmaMemory<T>>(cluster_of, plan.cluster_size, kTileThreads, [](MmaMemory<T>& memory) {
-        memory.sums_are_here = 0;   // there is no barrier yet
+        memory.sums_arrived = 0;   // there is no barrier yet
       });
     if (sizeof(T) == 4 && std::atoi(arguments[12]) == 4 && !votes) fail("an Inf, and no sum is made again");
   });

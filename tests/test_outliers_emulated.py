@@ -60,7 +60,7 @@ int main(int, char** arguments) {
     Matrix<float>& m = matrix[which];
     o.packed = {m.begin(), m.row_stride(), m.col_stride(), n, n, 1, blocks, 1, count, o.blocks.data(), o.metadata.data(), o.by_row.data(),
                 o.by_col.data()};
-    PairsProduct packing = {};
+    Fp16x3Product packing = {};
     packing.p.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
     packing.words = which == 0 ? 2 : 0, packing.launch = 8;   // both count in one
     packing.p.m = 1 << 23, packing.x = o.packed;
@@ -70,7 +70,8 @@ int main(int, char** arguments) {
   if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");
   Matrix<float> c(n, n, true, 0, 1);
   p.m = p.n = p.k = n, p.c_lower = 1, p.batches = 1;
-  p.x_side = contraction == kTN ? kFromLine : kUpToLine, p.y_side = contraction == kNT ? kUpToLine : kFromLine;
+  p.x_range = contraction == kTN ? KRange::kFromDiagonal : KRange::kToDiagonal;
+  p.y_range = contraction == kNT ? KRange::kToDiagonal : KRange::kFromDiagonal;
   p.x = matrix[0].begin(), p.x_row = matrix[0].row_stride(), p.x_col = matrix[0].col_stride();
   p.y = matrix[1].begin(), p.y_row = matrix[1].row_stride(), p.y_col = matrix[1].col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
@@ -81,7 +82,7 @@ int main(int, char** arguments) {
     for (int col = 0; col < n; ++col) {
       double sum = 0;
       for (int k = 0; k < n; ++k) {
-        if (col > row || !on_side(p.x_side, row, k) || !on_side(p.y_side, col, k)) continue;
+        if (col > row || !is_in_range(p.x_range, row, k) || !is_in_range(p.y_range, col, k)) continue;
         const int xr = contraction == kTN ? k : row, xc = contraction == kTN ? row : k, yr = contraction == kNT ? col : k,
                   yc = contraction == kNT ? k : col;
         const double term = static_cast<double>(matrix[0].at(0, xr, xc)) * matrix[1].at(0, yr, yc);
@@ -90,14 +91,14 @@ int main(int, char** arguments) {
       }
       c.at(0, row, col) = static_cast<float>(sum);
     }
-  PairsProduct h = {p, operands[0].packed, operands[1].packed};
+  Fp16x3Product h = {p, operands[0].packed, operands[1].packed};
   struct Memory {
     Corrections corrections;
   };
   for (int i = 0; i < blocks; ++i)
     for (int j = 0; j <= i; ++j) {
       body = [&] {
-        correct_tile(h, 0, TileOrder::of(p, kBlock).tile(i, j), reinterpret_cast<Memory*>(current->block->memory)->corrections);
+        correct_tile(h, 0, TileOrder::make(p, kBlock).make_tile(i, j), reinterpret_cast<Memory*>(current->block->memory)->corrections);
       };
       run_cluster<Memory>(0, 1, kTileThreads);
     }

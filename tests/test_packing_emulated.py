@@ -1,5 +1,5 @@
 """Packing without a GPU; see emulation.py. Every element comes back from its block or from the list of outliers, which is found by the
-masks of wide blocks: product_behind looks for outliers nowhere else."""
+masks of wide blocks: fixup_kernel looks for outliers nowhere else."""
 
 import emulation
 import pytest
@@ -50,10 +50,10 @@ int main(int, char** arguments) {
   const int lines = kind == 7 ? ceil_div(expected_outliers, 8) : 1 << 17;   // which may have eight each
   Control kept = {0, kind == 7 ? 8 * lines - expected_outliers : 3};        // of the other operand, where it was packed before
   unsigned long long progress = 7;
-  PairsProduct p = {};
+  Fp16x3Product p = {};
   p.p.batches = batches, p.x_blocks = blocks, p.controls = controls, p.words = 6, p.progress = &progress, p.launch = 4096;
   if (kind == 1 || kind == 7) p.kept = &kept, expected_outliers += kept.outliers;
-  p.p.m = lines * kBlock, p.p.tf32 = tf32;
+  p.p.m = lines * kBlock, p.p.allow_tf32 = tf32;
   p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
          packed.data(), metadata.data(), by_row.data(), by_col.data()};
   body = [&] { pack_blocks(p); };
@@ -61,7 +61,7 @@ int main(int, char** arguments) {
     for (int block = 0; block < blocks; ++block) run_cluster<Nothing>(block, 1, kPackers);
     if (control.fallback != (kind == 4 || kind == 8)) fail("the wrong verdict");
     if (progress != p.launch + (control.outliers ? kOutliers : 0) + (control.fallback ? kFallback : 0)) fail("the wrong progress");
-    progress |= kPackingEnded | kFallback;
+    progress |= kPackingDone | kFallback;
   }
   if (kind == 4 || kind == 8) return std::printf("all holds\n"), 0;
   if (control.outliers != expected_outliers) fail("outliers are counted wrong");

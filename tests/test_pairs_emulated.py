@@ -78,8 +78,8 @@ void round_to_11_bits(const void* data, const int64_t* batch, int64_t row, int64
 struct Launched {
   std::vector<uint8_t> memory;
   Workspace at;
-  PairsProduct& product = at.of[0];
-  Launched(const Product& p, const Packer& packer, int clusters, const Product* dy = nullptr, const PairsProduct* kept = nullptr)
+  Fp16x3Product& product = at.product[0];
+  Launched(const Product& p, const Packer& packer, int clusters, const Product* dy = nullptr, const Fp16x3Product* kept = nullptr)
       : memory(Workspace(p, clusters, nullptr, dy, kept).bytes + 1024, 0xFF), at(p, clusters, aligned(), dy, kept) {
     std::memset(aligned(), 0, sizeof(uint64_t) + product.words * sizeof(int));
     packer.pack(kX, product.x);
@@ -88,33 +88,35 @@ struct Launched {
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
 };
 
-template <typename First, typename Second = Alone>
-void run(int clusters, const PairsProduct& first, const typename Second::Product& second = {}) {
+template <typename First, typename Second = NoSecondProduct>
+void run(int clusters, const Fp16x3Product& first, const typename Second::Product& second = {}) {
   body = [&] { tile_product<First, Second>(first, second); };
-  for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads, {}, 1024);
+  for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kSkeletonThreads, {}, 1024);
 }
 
 template <bool kLo>
 void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, int fallback) {
-  const Product& nt = p.x_side == kUpToLine ? p : q;
-  const Product& tn = p.x_side == kUpToLine ? q : p;
+  const Product& nt = p.x_range == KRange::kToDiagonal ? p : q;
+  const Product& tn = p.x_range == KRange::kToDiagonal ? q : p;
   Product forward = nt;   // of which those are gradients: of one matrix and itself, as Y of the one, and X of the other
-  forward.x = nt.y, forward.x_row = forward.y_row = nt.y_col, forward.x_col = forward.y_col = nt.y_row, forward.y_side = kFromLine;
+  forward.x = nt.y, forward.x_row = forward.y_row = nt.y_col, forward.x_col = forward.y_col = nt.y_row;
+  forward.y_range = KRange::kFromDiagonal;
   std::copy(nt.y_batch, nt.y_batch + kMaxBatchDims, forward.x_batch);
   const std::unique_ptr<Launched> kept(two ? new Launched(forward, packer.of(forward), clusters) : nullptr);
-  Launched one(two ? nt : p, packer.of(two ? nt : p), clusters, two ? &tn : nullptr, two ? kept->at.of : nullptr);
+  Launched one(two ? nt : p, packer.of(two ? nt : p), clusters, two ? &tn : nullptr, two ? kept->at.product : nullptr);
   if (fallback) *one.product.progress = kFallback, one.product.controls[p.batches - 1].fallback = 1;
   if (fallback == 2) late_report = one.product.progress, taken = one.product.queue.word;
   if (two) {
-    run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, one.at.of[1]);
+    run<Fp16x3Policy<false, false, kLo>, Fp16x3Policy<true, true, kLo>>(clusters, one.product, one.at.product[1]);
   } else if (k_is_row(kX, p)) {
-    run<Pairs<true, true, kLo>>(clusters, one.product);
+    run<Fp16x3Policy<true, true, kLo>>(clusters, one.product);
   } else {
-    k_is_row(kY, p) ? run<Pairs<false, true, kLo>>(clusters, one.product) : run<Pairs<false, false, kLo>>(clusters, one.product);
+    k_is_row(kY, p) ? run<Fp16x3Policy<false, true, kLo>>(clusters, one.product)
+                    : run<Fp16x3Policy<false, false, kLo>>(clusters, one.product);
   }
-  if (!(*one.product.progress & kPackingEnded)) fail("nobody says that packing has ended");
+  if (!(*one.product.progress & kPackingDone)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
-  std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.places);
+  std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.partial_slots);
 }
 
 int main(int, char** arguments) {
@@ -123,14 +125,14 @@ int main(int, char** arguments) {
   kChain = std::atoi(arguments[19]);
   return run_product<float>(arguments, [&](const Product& of) {
     Product p = of, q = of;
-    p.tf32 = tf32;
+    p.allow_tf32 = tf32;
     if (tf32) {
       round_to_11_bits(p.x, p.x_batch, p.x_row, p.x_col, p.m, p.k, p.batches);
       round_to_11_bits(p.y, p.y_batch, p.y_row, p.y_col, p.k, p.n, p.batches);
     }
     std::vector<float> scratch(static_cast<size_t>(p.m) * p.n * p.batches + 4);
     if (two) {   // the other one: of the same matrices, in each other's place
-      q.tf32 = tf32, q.x_side = static_cast<Side>(-p.x_side), q.y_side = static_cast<Side>(-p.y_side);
+      q.allow_tf32 = tf32, q.x_range = static_cast<KRange>(-p.x_range), q.y_range = static_cast<KRange>(-p.y_range);
       std::swap(q.x, q.y), std::swap(q.x_row, q.y_row), std::swap(q.x_col, q.y_col), std::swap(q.x_batch, q.y_batch);
       q.c = scratch.data(), q.c_row = q.n, q.c_col = 1, q.c_batch = static_cast<int64_t>(q.m) * q.n;
     }
@@ -164,7 +166,7 @@ def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
     elements = emulation.as_variable(model._CUDA_ELEMENTS, "kChain")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, elements, model._CUDA_PACKED, emulation.hopper_skeleton(model)]
-    source += [emulation.on_host(model._CUDA_PACKING), model._CUDA_PAIRS, marked("workspace")]
+    source += [emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3, marked("workspace")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts)
 

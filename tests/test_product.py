@@ -46,7 +46,8 @@ import check
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 FEWER_EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
 
-# Of triangles 640, 1000 and the first four large sizes reach the tf32 kernel, the last three the Hopper kernel, on a GPU that has them.
+# On a GPU that has these kernels, triangles of 640, 1000 and the first four large sizes reach the split-tf32 kernel, and the last three
+# the fp16x3 kernel.
 SIZES = [0, 1, 63, 64, 65, 127, 128, 129, 257, 640, 1000]
 LARGE_SIZES = [449, 700, 1151, 1280, 1500, 2048, 2100]
 
@@ -906,7 +907,7 @@ def worst_error(C, X, Y, contraction, structure):
 @needs_cuda
 @pytest.mark.parametrize("setting", TF32_SETTINGS)
 def test_tf32_where_torch_allows_it(model, restored_precision, setting):
-    """Each operand is rounded to 11 bits at most. The Hopper kernel takes the time of one product then; the others stay what they are."""
+    """Each operand is rounded to 11 bits at most. The fp16x3 kernel takes the time of one product then; the others stay what they are."""
     A, B = cuda_operands(1500)
     TF32_SETTINGS[setting]()
     hopper = helpers.HAS_HOPPER and not model._PATH
@@ -958,7 +959,7 @@ def test_terms_that_tensor_cores_cut_off(automatic, first):
     """Behind one large term each of the others in its k-block loses what lies below its 25th bit: docs/kernel.md has the bound."""
     x, y = torch.full((64,), 2.0**-11 * (1 - 2.0**-11)), torch.full((64,), 2.0**-12)
     x[0] = y[0] = first
-    for N, bound in ((1536, 3.2e-6), (1024, 2.2e-6)):  # the Hopper and the tf32 kernel
+    for N, bound in ((1536, 3.2e-6), (1024, 2.2e-6)):  # the Hopper and the split-tf32 kernel
         A, B = one_row_by_one_column(N, x, y)
         assert worst_error(automatic.tril_matmul(A, B), A, B, NN, LOWER) < bound
 
@@ -992,7 +993,7 @@ def test_the_exact_path_does_not_lose_small_terms(model, N):
 @needs_hopper
 @pytest.mark.parametrize("precision", ["high", "highest"])
 def test_short_work_tiles_and_products_left_out(automatic, restored_precision, precision):
-    """The Hopper kernel's producers take many work tiles in a row: of one k-block each, or of products that are left to the fallback."""
+    """The fp16x3 kernel's producers take many work tiles in a row: of one k-block each, or of products that are left to the fallback."""
     torch.set_float32_matmul_precision(precision)
     limit = 1.01 * 2.0**-10 if precision == "high" else 2.0**-18
     X, Y = (normal(64, 3840, seed=seed, device="cuda") for seed in (1, 2))

@@ -29,8 +29,8 @@ PRODUCT_OF = r"""
 Product product_of(Contraction contraction, int m, int n, int k, int masks, int batches = 1) {
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.batches = batches;
-  if (masks & 1) p.x_side = contraction == kTN ? kFromLine : kUpToLine;   // TN: stored k x m
-  if (masks & 2) p.y_side = contraction == kNT ? kUpToLine : kFromLine;   // NT: stored n x k
+  if (masks & 1) p.x_range = contraction == kTN ? KRange::kFromDiagonal : KRange::kToDiagonal;   // TN: stored k x m
+  if (masks & 2) p.y_range = contraction == kNT ? KRange::kToDiagonal : KRange::kFromDiagonal;   // NT: stored n x k
   p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
   return p;
 }
@@ -41,13 +41,13 @@ HARNESS = r"""
 // The k that the sums of a tile's elements may have: rows m0 .. m1 - 1 of X, and columns n0 .. n1 - 1 of Y.
 void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, int& end) {
   begin = 0, end = p.k;
-  if (p.x_side == kFromLine) begin = max(begin, m0);
-  if (p.x_side == kUpToLine) end = min(end, m1);
-  if (p.y_side == kUpToLine) end = min(end, n1);
-  if (p.y_side == kFromLine) begin = max(begin, n0);
+  if (p.x_range == KRange::kFromDiagonal) begin = max(begin, m0);
+  if (p.x_range == KRange::kToDiagonal) end = min(end, m1);
+  if (p.y_range == KRange::kToDiagonal) end = min(end, n1);
+  if (p.y_range == KRange::kFromDiagonal) begin = max(begin, n0);
 }
 
-// ---- The tiles of the exact, the tf32 and the mma kernel.
+// ---- The tiles of the exact, the split-tf32 and the mma kernel.
 
 void check_tiles(Contraction contraction, int m, int n, int k, int masks, int edge) {
   const Product p = product_of(contraction, m, n, k, masks);
@@ -55,13 +55,13 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
   int64_t expected = 0;
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) expected += !p.c_lower || j <= i;
-  const TileOrder order = TileOrder::of(p, edge);
+  const TileOrder order = TileOrder::make(p, edge);
   const int64_t count = order.count();
   CHECK(count == expected, "%lld tiles, expected %lld", (long long)count, (long long)expected);
   std::vector<char> seen(static_cast<size_t>(rows) * cols, 0);
   int before = 0x7FFFFFFF;
   for (int64_t rank = 0; rank < count; ++rank) {
-    const Tile t = order.at(int(rank));
+    const Tile t = order.find_tile(int(rank));
     CHECK(t.i >= 0 && t.i < rows && t.j >= 0 && t.j < cols && (!p.c_lower || t.j <= t.i),
           "rank %lld: tile %d, %d", (long long)rank, t.i, t.j);
     CHECK(!seen[static_cast<size_t>(t.i) * cols + t.j]++, "tile %d, %d comes twice", t.i, t.j);
@@ -75,9 +75,9 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
   // Groups have the tiles in that order; those of one are equally long, but for what an edge cuts off
   int64_t rank = 0;
   for (int group = 0; group < order.groups(); ++group)
-    for (int64_t at = 0; at < order.tiles_of(group); ++at, ++rank) {
+    for (int64_t at = 0; at < order.tiles_in_group(group); ++at, ++rank) {
       CHECK(rank < count, "group %d has more tiles than there are", group);
-      const Tile t = order.at(int(rank));
+      const Tile t = order.find_tile(int(rank));
       const int length = t.k_end - t.k_begin, of_group = order.length(group);
       CHECK(length <= of_group && of_group - length < edge, "tile %d, %d is %d long, and its group %d", t.i, t.j, length, of_group);
     }
@@ -95,17 +95,17 @@ void check_roots() {
     }
     // Of all of C, both operands triangular, group g begins at g * g
     const int side = int(std::min<int64_t>(r, 46340));
-    const TileOrder order = {46341, 46341, kFromLine, kFromLine, 0};
+    const TileOrder order = {46341, 46341, KRange::kFromDiagonal, KRange::kFromDiagonal, 0};
     for (const int at : {0, side, 2 * side})
       if (const int64_t place = int64_t(side) * side + at; place <= 2147483647) {
-        const Tile found = order.at(int(place));
+        const Tile found = order.find_tile(int(place));
         const int both = at <= side ? 2 * side - at : at - 1;
         CHECK(max(found.i, found.j) == side && found.i + found.j == both, "place %d of group %d", at, side);
       }
   }
 }
 
-// ---- The plan of the tf32 and the mma kernel.
+// ---- The plan of the split-tf32 and the mma kernel.
 
 void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_once, int batches, int block_k) {
   static float elements[512];   // where the products of the batch begin: one after the other in x, two apart in y, and so on
@@ -115,7 +115,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
     step /= p.batch_size[d], p.x_batch[d] = step, p.y_batch[d] = 2 * step;
   p.x = p.y = p.c = elements, p.c_batch = 3;
   const int spread = at_once / 3;   // clusters, over all SMs
-  const SplitPlan plan = SplitPlan::of(p, block_k, at_once, spread);
+  const SplitPlan plan = SplitPlan::make(p, block_k, at_once, spread);
   const int rows = ceil_div(m, kBlock), cols = ceil_div(n, kBlock), size = plan.cluster_size;
   const int64_t tiles = p.c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols;
   const int clusters = static_cast<int>(plan.clusters);
@@ -126,7 +126,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
   std::vector<double> loads(size > 1 ? clusters : 0);  // the most that a CTA of a cluster sums, in whole blocks
   for (int cluster = 0; cluster < clusters * batches; ++cluster)
     for (int rank = 0; rank < size;) {
-      const WorkTile<float> first = work_of<float>(p, plan, cluster, rank, block_k);
+      const WorkTile<float> first = find_work<float>(p, plan, cluster, rank, block_k);
       if (first.tile.i < 0) {
         ++rank;
         continue;
@@ -144,7 +144,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
       if (size > 1 && batch == 0)
         loads[cluster / batches] = max(loads[cluster / batches], static_cast<double>(ceil_div(end - begin, kBlock)) / first.splits);
       for (int split = 0; split < first.splits; ++split, ++rank) {
-        const WorkTile<float> place = work_of<float>(p, plan, cluster, rank, block_k);
+        const WorkTile<float> place = find_work<float>(p, plan, cluster, rank, block_k);
         CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.splits == first.splits &&
                   place.split == split,
               "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split, place.splits, place.tile.i,
@@ -167,28 +167,28 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
 // ---- The tiles of float32's kernel on Hopper.
 
 void check_hopper(Contraction contraction, int m, int n, int k, int masks, int clusters, int products, int batches) {
-  PairsProduct h = {};
+  Fp16x3Product h = {};
   const Product& p = h.p = product_of(contraction, m, n, k, masks, batches);
   const int k_blocks = ceil_div(k, kBlock);
-  h.tiles = SplitTiles::of(p, clusters, products);
+  h.tiles = SplitTiles::make(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
   CHECK(tiles.depth == k_blocks, "%d k-blocks", tiles.depth);
   const bool by_row[] = {k_is_row(kX, p), k_is_row(kY, p)};
-  CHECK(!p.x_side || by_row[0] == (contraction == kTN), "X is not packed as a lower triangle");
-  CHECK(!p.y_side || by_row[1] == (contraction != kNT), "Y is not packed as a lower triangle");
-  h.x.triangular = p.x_side != kEverywhere, h.y.triangular = p.y_side != kEverywhere;
+  CHECK(!p.x_range || by_row[0] == (contraction == kTN), "X is not packed as a lower triangle");
+  CHECK(!p.y_range || by_row[1] == (contraction != kNT), "Y is not packed as a lower triangle");
+  h.x.triangular = p.x_range != KRange::kAll, h.y.triangular = p.y_range != KRange::kAll;
   h.x.block_cols = by_row[0] ? ceil_div(m, kBlock) : k_blocks, h.y.block_cols = by_row[1] ? ceil_div(n, kBlock) : k_blocks;
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
     const int lines = of_x ? ceil_div(m, kBlock) : ceil_div(n, kBlock);
-    const int64_t blocks = (of_x ? p.x_side : p.y_side) ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
+    const int64_t blocks = (of_x ? p.x_range : p.y_range) ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
       for (int k_block = 0; k_block < k_blocks; ++k_block) {
         if (!has_block(h, of_x ? kX : kY, line, k_block)) continue;
-        const int64_t place = of_x ? block_of(h, kX, by_row[0], line, k_block) : block_of(h, kY, by_row[1], line, k_block);
+        const int64_t place = of_x ? find_block(h, kX, by_row[0], line, k_block) : find_block(h, kY, by_row[1], line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
@@ -199,14 +199,14 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   constexpr int kEdge = kTileEdge / kBlock;
-  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.places * batches;   // of all products
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.partial_slots * batches;   // of all products
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
   int before = 0x7FFFFFFF, splits = 0;
   std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
-    const ClusterTile tile = tiles.at(number);
+    const ClusterTile tile = tiles.find_tile(number);
     splits = max(splits, tile.splits);
     const int length = tile.k_end - tile.k_begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.cols == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
@@ -226,7 +226,7 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
     int& next = next_split[std::make_tuple(i, j, tile.batch)];
     CHECK(tile.split == next++ && tile.split < tile.splits, "tile %d is split %d of %d", number, tile.split, tile.splits);
     if (tile.split < tile.splits - 1) {
-      const int place = tile.place + tile.split;
+      const int place = tile.partial_slot + tile.split;
       CHECK(place >= 0 && place < places && !place_taken[place]++, "tile %d: its partial sums have place %d of %d", number, place, places);
     }
     if (tile.batch > 0) continue;
@@ -275,8 +275,8 @@ void check_apart(const Product& p, int tiles, int sms) {
   Product strides = p;
   strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
   const Product q = last_on_diagonal(strides, tiles);
-  const Tiles apart = half_tiles(q, {sms, 9});
-  CHECK(apart.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", tiles);
+  const Tiles apart = choose_sixteen_bit_tiles(q, {sms, 9});
+  CHECK(apart.splits == 4 && !apart.tail_tiles && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", tiles);
   for (int tile = 0; tile < tiles; ++tile) {
     const int64_t first = p.m - (tiles - tile) * 256;
     auto offset = [&](const void* to, int64_t batch) { return reinterpret_cast<intptr_t>(to) / 2 + tile * batch; };
@@ -288,39 +288,42 @@ void check_apart(const Product& p, int tiles, int sms) {
 
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
-  const bool triangular = p.x_side || p.y_side;
-  const Tiles tiles = half_tiles(p, {sms, 9});
-  if (tiles.apart) check_apart(p, tiles.apart, sms);
-  const int apart_from = ceil_div(m, kBlock) - tiles.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
+  const bool triangular = p.x_range || p.y_range;
+  const Tiles tiles = choose_sixteen_bit_tiles(p, {sms, 9});
+  if (tiles.tail_tiles) check_apart(p, tiles.tail_tiles, sms);
+  // blocks from there on are of the tail tiles, on the diagonal
+  const int apart_from = ceil_div(m, kBlock) - tiles.tail_tiles * tiles.edge;
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
   const int ctas = tiles.edge == 4 ? 2 : splits;   // of a cluster
-  CHECK(tiles.count <= kMaxSize && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
-        tiles.halved);
+  CHECK(tiles.count <= kMaxSize && tiles.column_split_tiles >= 0 && 2 * tiles.column_split_tiles <= tiles.count,
+        "%d numbers, %d tiles in halves", tiles.count,
+        tiles.column_split_tiles);
   CHECK(tiles.clusters >= 1 && tiles.clusters <= tiles.count && tiles.clusters * ctas <= sms, "%d clusters", tiles.clusters);
   CHECK(splits == 1 || (tiles.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
-  CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.halved <= tiles.clusters, "%d dense tiles in halves", tiles.halved);
-  CHECK(triangular || !tiles.halved || tiles.count <= sms / ctas || tiles.count - tiles.halved > sms / ctas,
+  CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.column_split_tiles <= tiles.clusters,
+        "%d dense tiles in halves", tiles.column_split_tiles);
+  CHECK(triangular || !tiles.column_split_tiles || tiles.count <= sms / ctas || tiles.count - tiles.column_split_tiles > sms / ctas,
         "halves make more numbers, %d, than there is room for at once", tiles.count);
   std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
   auto is_masked = [&](const ClusterTile& tile, int k) {
-    const uint32_t x = k - first_on_diagonal(p.x_side, tile.row), y = k - first_on_diagonal(p.y_side, tile.col);
+    const uint32_t x = k - first_on_diagonal(p.x_range, tile.row), y = k - first_on_diagonal(p.y_range, tile.col);
     return x < static_cast<uint32_t>(tiles.edge) || y < static_cast<uint32_t>(tile.cols);
   };
   int before = 1 << 30;
   for (int number = 0; number < tiles.count; ++number) {
-    const ClusterTile tile = tiles.at(number);
-    const bool half = number < 2 * tiles.halved, beyond = tile.col >= n_blocks;   // beyond: nothing of it is stored
-    CHECK(tile.row >= 0 && (tile.row < m_blocks || tile.corner == 1) && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
+    const ClusterTile tile = tiles.find_tile(number);
+    const bool half = number < 2 * tiles.column_split_tiles, beyond = tile.col >= n_blocks;   // beyond: nothing of it is stored
+    CHECK(tile.row >= 0 && (tile.row < m_blocks || tile.pair_half == 1) && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
     CHECK(tile.cols == tiles.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
     const bool meets = tile.row == tile.col + 2 && tile.col % 4 == 0;   // two tiles on the diagonal, of which the first has an even number
-    CHECK(!tile.corner || (is_stored_twice(p) && tiles.edge == 2 && !half && meets), "tile %d is no corner", number);
+    CHECK(!tile.pair_half || (is_stored_twice(p) && tiles.edge == 2 && !half && meets), "tile %d is no corner", number);
     CHECK(!half || !is_stored_twice(p) || tiles.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
       ClusterTile part = tile;
-      part.cut(rank, splits);
+      part.take_split(rank, splits);
       CHECK(part.k_begin >= 0 && part.k_begin <= part.k_end && part.k_end <= k_blocks, "tile %d: k-blocks %d .. %d", number, part.k_begin,
             part.k_end - 1);
       CHECK(splits > 1 || part.k_begin < part.k_end, "tile %d has no k-block", number);
@@ -337,14 +340,14 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     if (beyond) continue;
     CHECK(length - (tiles.edge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
     before = min(before, length);
-    const int rows = tile.corner ? 2 * tiles.edge : tiles.edge, first = tile.corner ? tile.col : tile.row;
+    const int rows = tile.pair_half ? 2 * tiles.edge : tiles.edge, first = tile.pair_half ? tile.col : tile.row;
     for (int i = first; i < min(m_blocks, first + rows); ++i)
-      for (int j = tile.col; j < min(n_blocks, tile.col + (tile.corner ? i - first + 1 : tile.cols)); ++j) {
-        if (tile.corner && (i / 2 == j / 2 ? i >= tile.row : i > tile.row) != (tile.corner == 2)) continue;   // the other one has it
+      for (int j = tile.col; j < min(n_blocks, tile.col + (tile.pair_half ? i - first + 1 : tile.cols)); ++j) {
+        if (tile.pair_half && (i / 2 == j / 2 ? i >= tile.row : i > tile.row) != (tile.pair_half == 2)) continue;   // the other one has it
         CHECK(!summed.count({tile.batch, i, j}), "block %d, %d of product %d is computed twice", i, j, tile.batch);
         summed[{tile.batch, i, j}] = all;
         for (int k_block = 0; triangular && k_block < k_blocks; ++k_block) {   // a block on a diagonal has to be masked
-          const bool on_diagonal = (p.x_side && k_block == i) || (p.y_side && k_block == j);
+          const bool on_diagonal = (p.x_range && k_block == i) || (p.y_range && k_block == j);
           CHECK(!all[k_block] || !on_diagonal || is_masked(tile, k_block), "tile %d: k-block %d is not masked", number, k_block);
         }
       }
@@ -353,7 +356,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     for (int i = 0; i < m_blocks; ++i)
       for (int j = 0; j < (p.c_lower ? i + 1 : n_blocks); ++j) {
         if (i >= apart_from && j >= apart_from && i / tiles.edge == j / tiles.edge) {
-          CHECK(tiles.apart && !summed.count({batch, i, j}), "block %d, %d is computed apart, too", i, j);
+          CHECK(tiles.tail_tiles && !summed.count({batch, i, j}), "block %d, %d is computed apart, too", i, j);
           continue;
         }
         CHECK(summed.count({batch, i, j}), "block %d, %d of product %d is left out", i, j, batch);
@@ -362,7 +365,8 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
         for (int k_block = begin / kBlock; k_block * kBlock < end; ++k_block)
           CHECK(summed[std::make_tuple(batch, i, j)][k_block], "block %d, %d lacks k-block %d", i, j, k_block);
       }
-  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", ctas, tiles.edge * kBlock, tiles.halved, tiles.apart);
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", ctas, tiles.edge * kBlock,
+              tiles.column_split_tiles, tiles.tail_tiles);
 }
 
 int main(int, char** arguments) {
@@ -374,7 +378,7 @@ int main(int, char** arguments) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
     case 'm': {   // 3 tiles of each: more numbers than an int has, which the launch looks for
-      const SplitTiles tiles = SplitTiles::of(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
+      const SplitTiles tiles = SplitTiles::make(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
       CHECK(tiles.count + int64_t(66) > kMaxSize, "%d numbers", tiles.count);
     } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
@@ -600,11 +604,11 @@ int main(int, char** arguments) {
     const Kernel kernel = kernel_for(p, gpu, static_cast<Path>(a[8]));
     return std::printf("%s, all holds", kKernelNames[kernel]), 0;
   }
-  const char* const float32 = hopper_serves(p, gpu, !operands_to_copy(p, kHalfKernel)) ? "hopper" : "small tiles";
+  const char* const float32 = is_fp16x3_faster(p, gpu, !operands_to_copy(p, kSixteenBitKernel)) ? "hopper" : "small tiles";
   p.type = kFloat16;
   if (p.symmetric && is_computed_whole(p, gpu)) p.c_lower = p.symmetric = 0;
   const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
-  std::printf("%s, %s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c, float32);
+  std::printf("%s, %s, %s, all holds", is_mma_faster(p, gpu) ? "mma" : "half", c, float32);
 }
 """
 
@@ -638,7 +642,7 @@ def test_which_kernel_computes_by_dtype_path_and_gpu(model, choice):
         large, small = ("hopper", "mma", "half", "half")[dtype], ("tf32", "mma", "mma", "mma")[dtype]
         assert kernel(dtype, n, path="hopper") == kernel(dtype, n, path="hopper", sms=4) == large
         assert kernel(dtype, n) == (large if n == 4096 else small)
-    # Float32, few tiles, and many: the tf32 kernel also serves batches of more than four an SM
+    # Float32, few tiles, and many: the split-tf32 kernel also serves batches of more than four an SM
     for batches, aligned, found in ((65, 1, "tf32"), (66, 1, "mma"), (263, 0, "tf32"), (264, 0, "mma"), (528, 1, "mma"), (529, 1, "tf32")):
         assert kernel(0, 32, batches=batches, aligned=aligned) == found
 
@@ -748,9 +752,9 @@ ORDER_MAIN = r"""
 int main(int, char** arguments) {
   const int rows = std::atoi(arguments[1]);
   for (const Contraction contraction : {kNN, kNT, kTN}) {
-    const TileOrder order = TileOrder::of(product_of(contraction, rows * 64, rows * 64, rows * 64, 7), 64);
+    const TileOrder order = TileOrder::make(product_of(contraction, rows * 64, rows * 64, rows * 64, 7), 64);
     for (int number = 0; number < order.count(); ++number) {
-      const Tile tile = order.at(number);
+      const Tile tile = order.find_tile(number);
       std::printf("%d %d %d %d %d\n", int(contraction), number, tile.i, tile.j, (tile.k_end - tile.k_begin) / 64);
     }
   }

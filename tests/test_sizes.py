@@ -4,7 +4,7 @@ tile, the last tile of a cluster empty, every number of k-blocks modulo the stag
 The sizes are made of the schedule's own constants, read from the CUDA source, so a new size of tiles brings its own. At each size C, dA and
 dB are computed of operands that lie every way, in poisoned memory, and all elements are compared with float64 on the device. On a CPU
 small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mma` and `=exact` send all of them to one kernel; `=hopper`
-is set here where sizes are for the Hopper kernel, also those that are too small for it.
+is set here where sizes are for the fp16x3 kernel, also those that are too small for it.
 """
 
 import itertools
@@ -371,9 +371,9 @@ int main(int, char** arguments) {
     Product p = {};
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
     const int masks = std::atoi(at[4]);
-    p.x_side = Side(masks & 1), p.y_side = Side(masks >> 1 & 1), p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
-    const Tiles tiles = half_tiles(p, gpu);
-    std::printf("%d %d %d\n", tiles.splits, tiles.edge * kBlock, tiles.halved > 0);
+    p.x_range = KRange(masks & 1), p.y_range = KRange(masks >> 1 & 1), p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
+    const Tiles tiles = choose_sixteen_bit_tiles(p, gpu);
+    std::printf("%d %d %d\n", tiles.splits, tiles.edge * kBlock, tiles.column_split_tiles > 0);
   }
   std::printf("all holds\n");
 }

@@ -153,7 +153,7 @@ def test_torch_stays_out_of_the_cuda_source(model):
 NUMBERS = r"""
 int main(int, char** arguments) {
   for (int number : {kNN, kNT, kTN}) std::printf("%d ", number);
-  for (int number : {kAll, kLower, kUpper, kSymmetric}) std::printf("%d ", number);
+  for (int number : {kFull, kLower, kUpper, kSymmetric}) std::printf("%d ", number);
   for (int number : {kAutomaticPath, kExactPath, kMmaPath, kHopperPath}) std::printf("%d ", number);
   for (char** argument = arguments + 1; *argument; ++argument)
     for (int contraction : {kNN, kNT, kTN}) {

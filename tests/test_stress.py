@@ -142,7 +142,7 @@ def label(case):
     return f"{str(dtype).removeprefix('torch.')}{'-TF32' * tf32}-{sides}-{kind.__name__}"
 
 
-def operands_of(case):
+def find_operands(case):
     dtype, shape, batch, kind, _ = case
     K, M, N = (shape,) * 3 if isinstance(shape, int) else shape
     generator = torch.Generator("cuda").manual_seed(K + M + N)
@@ -156,7 +156,7 @@ def operands_of(case):
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_delays_change_no_bit(model, builds, monkeypatch, case):
     assert len({each.__name__ for each in (*builds, model._EXTENSION)}) == 3, "the delayed build is the ordinary one"
-    operands, triangles = operands_of(case), isinstance(case[1], int)
+    operands, triangles = find_operands(case), isinstance(case[1], int)
     problems = [(model.tril_matmul, LOWER), (model.triu_matmul, UPPER)] if triangles else [(model.transposed_a_matmul, DENSE)]
     with tf32_setting(case[4]):
         for (function, structure), way in itertools.product(problems, WAYS[:4]):
@@ -192,4 +192,4 @@ def test_the_delayed_source_has_the_extension_and_no_operator():
         assert ALIKE in room["_CUDA_TYPES"] and (DELAY in room["_CUDA_TYPES"]) == delays
         assert "_EXTENSION" in room and "tril_matmul" not in room
         changed = {name for name in cuda_sections() if cuda_sections()[name] != room[name]}
-        assert changed == {"_CUDA_TYPES", *["_CUDA_PTX", "_CUDA_HALF"] * delays}
+        assert changed == {"_CUDA_TYPES", *["_CUDA_PTX", "_CUDA_SIXTEEN_BIT"] * delays}

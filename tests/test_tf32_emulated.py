@@ -1,4 +1,4 @@
-"""The tf32 kernel without a GPU; see emulation.py."""
+"""The split-tf32 kernel without a GPU; see emulation.py."""
 
 import emulation
 import pytest
@@ -10,9 +10,10 @@ MAIN = r"""
 int main(int, char** arguments) {
   return run_product<float>(arguments, [&](const Product& p) {
     const int at_once = std::atoi(arguments[13]);
-    const SplitPlan plan = SplitPlan::of(p, kTfBlockK, at_once, at_once / kTfCtasPerSm);
+    const SplitPlan plan = SplitPlan::make(p, kSplitTf32BlockK, at_once, at_once / kSplitTf32CtasPerSm);
     auto compute = [&](auto x_along_k, auto y_along_k) {
-      p.k > kChain * kTfBlockK ? tf32_product<x_along_k, y_along_k, true>(p, plan) : tf32_product<x_along_k, y_along_k, false>(p, plan);
+      p.k > kChain * kSplitTf32BlockK ? split_tf32_product<x_along_k, y_along_k, true>(p, plan)
+                                       : split_tf32_product<x_along_k, y_along_k, false>(p, plan);
     };
     constexpr std::true_type kYes;
     constexpr std::false_type kNo;
@@ -23,8 +24,8 @@ int main(int, char** arguments) {
         p.y_row == 1 ? compute(kNo, kYes) : compute(kNo, kNo);
     };
     for (int number = 0; number < plan.clusters * static_cast<int>(p.batches); ++number)
-      run_cluster<Tf32Memory>(number, plan.cluster_size, kTileThreads, [](Tf32Memory& memory) {
-        memory.sums_are_here = 0;   // there is no barrier yet
+      run_cluster<SplitTf32Memory>(number, plan.cluster_size, kTileThreads, [](SplitTf32Memory& memory) {
+        memory.sums_arrived = 0;   // there is no barrier yet
       });
     if (std::atoi(arguments[12]) == 4 && !votes) fail("an Inf, and no sum is made again");
   });
@@ -36,7 +37,7 @@ int main(int, char** arguments) {
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    kernel = [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_TF32)]
+    kernel = [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_SPLIT_TF32)]
     parts = [emulation.PRELUDE, *source, *kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
@@ -106,7 +107,7 @@ def test_what_is_summed_again(run, contraction, structure, kind):
 def test_every_mask(run, contraction, structure):
     """An edge that no block divides, tiles that CTAs share and ones that they do not, a batch; and what is summed again. Once with what
     the operands do not have finite: a NaN that is read would be found out, and the sums made again."""
-    edge, k_block = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_TF32", "kTfBlockK")
+    edge, k_block = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SPLIT_TF32", "kSplitTf32BlockK")
     run(contraction, structure, sizes_for(structure, 2 * edge + 4, edge), late=1, x_by_rows=0, pad=2, c_pad=1, kind=7)
     run(contraction, structure, sizes_for(structure, edge + 1, 3 * edge + k_block), batches=2, at_once=1, y_by_rows=0)
     run(contraction, structure, sizes_for(structure, edge + 2, k_block), kind=4, late=1)
