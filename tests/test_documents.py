@@ -111,6 +111,15 @@ def test_quoted_code_stands_in_the_function_that_it_is_said_to_be_of(function, q
     assert any(in_order.search(without_layout(body)) for body in found), f"docs/kernel.md quotes what {function} does not say:\n{quoted}"
 
 
+def test_the_budget_of_errors_adds_up():
+    """kernel.md's table: what each source adds at worst, and all of them, in units of 1e-7."""
+    text = (ROOT / "docs" / "kernel.md").read_text(encoding="utf-8").partition("## The budget of errors")[2]
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+)(?: x ([\d.]+))? \| [^|]*\|$", text.partition("\n\nWhat was found")[0], re.MULTILINE)
+    *sources, (name, total, _) = [(name, float(one), float(factor or 1)) for name, one, factor in rows]
+    assert name == "all of them" and len(sources) == 7
+    assert sum(one * factor for _, one, factor in sources) == pytest.approx(total, abs=0.15)
+
+
 def test_kernel_md_quotes_the_code():
     assert len(QUOTED) > 10
 
