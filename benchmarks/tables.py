@@ -329,9 +329,6 @@ BUILD = {"import (cold: the kernels are compiled)": "{state}", "model_new beyond
 BUILD |= {"first call after it, s": "{first_call_s:.2f}", "torch itself, s": "{torch_s:.2f}"}
 INFINITE = {"product": "{row.label}", "with Inf at, or of": "{where}", "ours, µs (10 % to 90 %)": "{ours.time}"}
 INFINITE |= {"of finite operands, µs": "{finite.median}", "reference, as fast with either, µs": "{reference.median}"}
-NAN = {"call, and where the NaN or Inf is": "{function}", "N, or batch x N": "{shape}", "finite, ms": "{finite_ms:.3g}"}
-NAN |= {f"{place}, {value}": f"{{ratios[{place} {value}]:.1f}}" for value in ("nan", "inf") for place in ("one", "row", "column", "all")}
-NAN |= {"most": "{most:.1f}"}
 RUNS = {"N": "{N}", "inputs": "{inputs}", "path": "{row.path}", "runs": "{runs}", "runs that differ": "{different}"}
 DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "{together_ms:.2f}", "ratio": "{row.ratio}"}
 DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: norm": "{row.norm_error}"}
@@ -346,7 +343,7 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "tf32": ("forward", PRODUCTS, "tf32"),
 }
 OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
-OWN |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "devices": DEVICES}
+OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them
