@@ -369,7 +369,7 @@ class Counter(TorchDispatchMode):
 @pytest.mark.parametrize("value", SPECIALS)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_nan_and_inf_take_a_few_operators_however_many_there_are(model, pattern, value):
-    """The time is measured by benchmarks/benchmark.py --suite nan. A product or a solution for each k would take a multiple of N operators."""
+    """The suite `nan` of benchmark.py measures the time. A product or a solution for each k would take a multiple of N operators."""
     N = 450
     A, B = (normal(1, N, N, seed=seed) for seed in (1, 2))
     L = A.tril() / N**0.5 + 2 * torch.eye(N)
