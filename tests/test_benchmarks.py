@@ -12,7 +12,6 @@ import pytest
 import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, module, needs_cuda
-from test_check import forks, quick, small_slab, solutions_slab  # noqa: F401
 
 import check
 
@@ -165,7 +164,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
         assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / (3 if row["problem"] == "lower" else 1)
 
 
-def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):  # noqa: F811
+def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
     results = tmp_path / "results"
     run_suites(suites, stand_in, results, *suites.SUITES)
     for name in ("wanted", "sanitizers", "soak"):  # which other programs write
