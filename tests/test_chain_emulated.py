@@ -1,4 +1,4 @@
-"""All launches of the float32 Hopper kernel without a GPU, by the launchers' own code; see emulation.py: packing, the product, the fix-up,
+"""All launches of the fp16x3 kernel without a GPU, by the launchers' own code; see emulation.py: packing, the product, the fix-up,
 the mirror of a symmetric result, and the gradients, which use the packed operands again. Each seed draws masks, sizes, a batch, strides
 (zero, overlapping, not aligned, or of a single line), elements (outliers, NaN, the ends of the range), SMs, and room for clusters.
 """

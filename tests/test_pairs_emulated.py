@@ -1,4 +1,4 @@
-"""The Hopper kernel of float32 and of TF32 without a GPU; see emulation.py: the skeleton's barriers and queue, bulk copies of packed
+"""The fp16x3 kernel of float32 and of TF32 without a GPU; see emulation.py: the skeleton's barriers and queue, bulk copies of packed
 blocks, tiles in splits, wide blocks, blocks with different scales, and two products in one launch, in the launchers' own workspace."""
 
 import functools
