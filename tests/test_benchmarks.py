@@ -190,6 +190,18 @@ def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
     assert tables.main([*arguments, "--check"]) == 0
 
 
+def test_a_ratio_that_the_judge_does_not_certify_is_called_too_noisy(tables):
+    Row = tables.Row
+    rows = [
+        Row(path="auto", dims=[size], dtype="float32", timings={"gradients": Row(ratio=ratio)})
+        for size, ratio in ((64, None), (96, 2.0), (128, 1.5))
+    ]
+    backward, host = [Row(N=128, dtype="float32", problem="lower, dA, dB", ratio=1.75)], [Row(mode="plain", tril_matmul=Row(median_us=9.0))]
+    assert tables.columns(rows[:1], {"ratio": "{timings[gradients].ratio}"}).splitlines()[-1] == "| too noisy |"
+    assert "for 128, forward and backward, check.py says 1.50x" in tables.short_calls(rows, backward, host)
+    assert "for 64, forward and backward, check.py says too noisy" in tables.short_calls(rows[:1], backward, host)
+
+
 def test_the_judge_is_asked_as_the_list_says(suites, stand_in, tmp_path, monkeypatch):
     """The rows in the order of CHECKS; a verdict against the solution is a failure of its row alone."""
     monkeypatch.setattr(suites, "CHECKS", [("lower", "float32", "auto", "--tf32"), ("upper", "float16", "mma")])
