@@ -661,11 +661,22 @@ def suite_profile(bench, record):
         record.add(kernels[number])
 
 
+def suite_cycles(bench, record):
+    """Where the cycles of the fp16x3 kernel go, by the SMs' clocks: see cycles.py. A build of its own has the traces."""
+    sizes = map(str, bench.sizes or (2048, 4096, 8192))
+    script, header = (str(ROOT / "benchmarks" / name) for name in ("cycles.py", "trace.cuh"))
+    with tempfile.TemporaryDirectory() as builds:
+        added = {"NVCC_APPEND_FLAGS": f"-include {shlex.quote(header)}", "TORCH_EXTENSIONS_DIR": builds}
+        said = run(sys.executable, script, str(bench.solution_file), *sizes, seconds=600, **added).stdout
+    for line in said.splitlines():
+        record.add(json.loads(line))
+
+
 # ---- Command line ----------------------------------------------------------------------------------------------------
 
 GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
 WITHOUT_GPU = ("registers", "cpu", "nan")
-IF_ASKED = ("check", "peers", "limits", "infinite", "profile", "devices")
+IF_ASKED = ("check", "peers", "limits", "infinite", "profile", "cycles", "devices")
 SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in GPU_SUITES + IF_ASKED + WITHOUT_GPU}
 FORCED = "mma"  # the suite that runs with TRIL_MATMUL_PATH=mma
 

@@ -12,7 +12,6 @@ marker's record is missing, was cut short, or lacks rows that could not be measu
 
 import argparse
 import json
-import math
 import re
 import sys
 from functools import partial
@@ -38,8 +37,6 @@ def microseconds(value):
 
 
 def ratio(value):
-    if value is None:  # check.py certifies no ratio where other processes disturb the reference
-        return "too noisy"
     return f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
 
 
@@ -143,6 +140,20 @@ def profile(rows):
     return markdown(["kernel", *(name.replace("_", " ") for name in names)], made)
 
 
+CYCLES = {"start": "start", "waits for packing": "previous_kernel", "first k-block": "first_stage", "main loop": "main_loop"}
+CYCLES |= {"chains": "chains", "writes C": "epilogue", "next tile": "next_stage", "exit": "exit", "idle at the end": "idle_at_end"}
+
+
+def cycles(rows):
+    """The parts of the fp16x3 kernel in thousands of cycles, which add up to the whole."""
+    made = []
+    for row in rows:
+        parts = [f"{row[part] / 1000:.1f}" for part in CYCLES.values()]
+        whole = [f"{row['tiles']:.1f}", f"{row['kernel_cycles'] / 1000:,.1f}", f"{row['clock_ghz']:.2f}"]
+        made.append([f"{row['N']}, {row['inputs']}, {row['what']}", *whole, *parts])
+    return markdown(["N, inputs", "tiles of a CTA", "kernel, 1000 cycles", "clock, GHz", *CYCLES], made)
+
+
 def sanitizers(rows):
     """A table of what each tool found in each kernel, with seconds."""
     tools, kernels = (list(dict.fromkeys(row[key] for row in rows)) for key in ("tool", "kernel"))
@@ -213,7 +224,7 @@ def two_gpus(rows):
 
 def short_calls(checks, backward, host):
     """Sentences on how far check.py's ratio of short calls is below the ratio of GPU times, and on the host's time to launch them."""
-    judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
+    judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"])
     label = ", ".join([str(judged["dims"][0]), *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
     timed = next((row.ratio for row in backward if row.label == label), "–")
     starts = ", ".join(f"{row['tril_matmul'].median} µs ({row['mode']})" for row in host)

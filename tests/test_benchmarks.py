@@ -12,6 +12,7 @@ import pytest
 import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, module, needs_cuda
+from test_check import forks, quick, small_slab, solutions_slab  # noqa: F401
 
 import check
 
@@ -164,7 +165,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
         assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / (3 if row["problem"] == "lower" else 1)
 
 
-def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
+def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):  # noqa: F811
     results = tmp_path / "results"
     run_suites(suites, stand_in, results, *suites.SUITES)
     for name in ("wanted", "sanitizers", "soak"):  # which other programs write
@@ -188,18 +189,6 @@ def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
     for name in tables.SENTENCES:
         assert text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip(), f"{name} says nothing"
     assert tables.main([*arguments, "--check"]) == 0
-
-
-def test_a_ratio_that_the_judge_does_not_certify_is_called_too_noisy(tables):
-    Row = tables.Row
-    rows = [
-        Row(path="auto", dims=[size], dtype="float32", timings={"gradients": Row(ratio=ratio)})
-        for size, ratio in ((64, None), (96, 2.0), (128, 1.5))
-    ]
-    backward, host = [Row(N=128, dtype="float32", problem="lower, dA, dB", ratio=1.75)], [Row(mode="plain", tril_matmul=Row(median_us=9.0))]
-    assert tables.columns(rows[:1], {"ratio": "{timings[gradients].ratio}"}).splitlines()[-1] == "| too noisy |"
-    assert "for 128, forward and backward, check.py says 1.50x" in tables.short_calls(rows, backward, host)
-    assert "for 64, forward and backward, check.py says too noisy" in tables.short_calls(rows[:1], backward, host)
 
 
 def test_the_judge_is_asked_as_the_list_says(suites, stand_in, tmp_path, monkeypatch):
@@ -618,3 +607,41 @@ def test_numbers_have_no_needless_digits(tables):
     assert [tables.microseconds(v) for v in (9.23, 99.96, 112.4, 21608.3)] == ["9.2", "100", "112", "21,608"]
     assert [tables.ratio(v) for v in (0.966, 9.994, 17.42)] == ["0.97x", "9.99x", "17.4x"]
     assert [tables.error(v) for v in (7.3e-7, 1.24e-16, 2.0, 0.0)] == ["7.3e-7", "1.2e-16", "2.0e0", "0"]
+
+
+def test_the_cycles_of_a_case_add_up_to_the_kernel():
+    """Two CTAs, each with a clock of 2 GHz: the parts of a case are means over both, and their sum is the kernel's time."""
+    cycles = module("cycles")
+    words = [0] * cycles.WORDS
+
+    def write(cta, role, events):  # (event, nanoseconds since the first CTA's start)
+        begin = (cta * cycles.ROLES + role) * (1 + cycles.ENTRIES) * 2
+        words[begin] = len(events)
+        for n, (event, now) in enumerate(events, 1):
+            words[begin + 2 * n], words[begin + 2 * n + 1] = 2 * now + 1000 * cta, (5000 + now) << 4 | event
+
+    for cta, late in ((0, 0), (1, 10)):
+        write(cta, cycles.PRODUCER, [(cycles.ENTERED, late), (cycles.PREVIOUS_DONE, 30), (cycles.EXITED, 200 - 3 * late)])
+        write(cta, cycles.ZEROS, [(cycles.ZEROS_BEGUN, 40), (cycles.ZEROS_WRITTEN, 60)])
+        tile = [(cycles.STAGE_FULL, 50), (cycles.CHAIN_SUMMED, 70), (cycles.CHAIN_KEPT, 75), (cycles.STAGE_FULL, 76)]
+        tile += [(cycles.SUMMED, 100), (cycles.WRITTEN, 120), (cycles.TILES_DONE, 121)]
+        for warpgroup in (0, 1):
+            write(cta, warpgroup, tile)
+    found = cycles.summarize(words)
+    assert found["kernel_cycles"] == 400 and found["clock_ghz"] == 2.0 and found["tiles"] == 1 and found["zeros"] == 40
+    expected = {"start": 10, "previous_kernel": 50, "first_stage": 40, "main_loop": 88, "chains": 10, "epilogue": 40, "next_stage": 4}
+    assert {part: found[part] for part in cycles.PARTS} == expected | {"exit": 128, "idle_at_end": 30}
+    assert sum(found[part] for part in cycles.PARTS) == found["kernel_cycles"]
+    words[(cycles.ROLES + cycles.PRODUCER) * (1 + cycles.ENTRIES) * 2] = cycles.ENTRIES + 1
+    with pytest.raises(RuntimeError, match="CTA 1, role 3: 256 events"):
+        cycles.summarize(words)
+
+
+def test_traces_name_events_that_the_header_has(model):
+    """TRACE's arguments vanish in an ordinary build, so that no compiler would miss a name."""
+    header = (ROOT / "benchmarks" / "trace.cuh").read_text(encoding="utf-8")
+    events = re.search(r"enum TraceEvent : int \{(.*?)\}", header, re.DOTALL)[1].split(",")
+    used = re.findall(r"\bTRACE\([^;]*\);", "\n".join(model._CUDA_SOURCES))
+    named = {name for call in used for name in re.findall(r"\bk[A-Z]\w+", call)} - {"kTraceZeros", "kTraceProducer", "kEndsTile"}
+    assert named == {event.strip() for event in events}
+    assert [event.strip() for event in events].index("kZerosWritten") == module("cycles").ZEROS_WRITTEN

@@ -1,5 +1,5 @@
-"""Corrections without a GPU; see emulation.py. The terms of outliers are summed apart and added to C once. A promotion undoes the powers of
-two of small sums last."""
+"""What is added afterwards, without a GPU; see emulation.py: the corrections of outliers, which are formed apart and added once;
+and of promotions, whose powers of two are undone last."""
 
 import emulation
 import pytest
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 
 # ---- Outliers. -------------------------------------------------------------------------------------------------------
 
-# C begins as the product kernel leaves it: the sums of what the packed blocks hold, in float32. After the correction it meets the contract.
+# C as the product kernel leaves it: the sums of what the packed blocks hold, in float32. Corrected, it has to meet the contract.
 OUTLIERS_MAIN = r"""
 struct PackedOperand {
   Packed packed;
@@ -113,7 +113,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT), model._CUDA_PACKED]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.on_host(model._CUDA_EXACT), model._CUDA_PACKED]
     queue = "struct TileQueue {};"  # that nobody asks here
     source += [queue, emulation.on_host(model._CUDA_PACKING), marked("outlier corrections")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, OUTLIERS_MAIN]
@@ -126,7 +126,7 @@ def test_many_outliers_in_a_line_are_added_once(run_outliers, contraction, kind)
     run_outliers(contraction, 330, kind)
 
 
-# ---- Promotion. ------------------------------------------------------------------------------------------------------
+# ---- Powers of two that are undone. ----------------------------------------------------------------------------------
 
 PROMOTE_MAIN = r"""
 int main() {
@@ -147,5 +147,5 @@ int main() {
 
 
 def test_small_powers_of_two_are_undone_last(model, tmp_path):
-    parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, model._CUDA_PACKED, PROMOTE_MAIN]
+    parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, PROMOTE_MAIN]
     host_program(tmp_path, "promote", parts)()

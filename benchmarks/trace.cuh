@@ -1,0 +1,49 @@
+// TRACE(role, event) for `benchmark.py --suite cycles`: writes down when a role of a CTA reached an event of the fp16x3 kernel.
+//
+// NVCC_APPEND_FLAGS="-include benchmarks/trace.cuh" puts this file in front of model_new.py's CUDA source, which leaves TRACE empty
+// otherwise. The clock of an SM (%clock64) measures durations; %globaltimer compares SMs.
+#pragma once
+#include <cuda_runtime.h>
+
+enum TraceRole : int { kTraceZeros = 2, kTraceProducer = 3 };   // 0 and 1 are the two consumer warpgroups
+enum TraceEvent : int {
+  kEntered, kPreviousDone, kFirstStageFull, kTileSummed, kTileWritten, kTilesDone, kExited, kChainSummed, kChainKept, kZerosBegun, kZerosWritten
+};
+
+// The entries of a role, and how many there are. cycles.py reads it as an array of 64-bit words.
+struct Trace {
+  unsigned long long count, unused;
+  struct {
+    unsigned long long cycles, nanoseconds_and_event;   // the event in the lowest four bits
+  } entry[255];
+};
+static __device__ Trace traces[264][4];   // by CTA and role
+
+static __device__ inline void trace(int role, int event) {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  const bool writes = role < kTraceZeros ? thread % 128 == 0 : role == kTraceProducer ? thread == 256 : thread % 32 == 0;
+  if (writes) {
+    Trace& mine = traces[blockIdx.x][role];
+    const unsigned long long index = mine.count++;
+    unsigned long long nanoseconds, cycles;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds)::"memory");
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
+    if (index < 255) {
+      mine.entry[index].cycles = cycles;
+      mine.entry[index].nanoseconds_and_event = nanoseconds << 4 | event;
+    }
+  }
+  __syncwarp();   // what follows may need a whole warp
+}
+#define TRACE(role, event) trace(role, event)
+
+// Each part of the build has its own traces: take_traces_0 copies and clears those of part 0.
+#define TRACE_NAME_2(part) take_traces_##part
+#define TRACE_NAME(part) TRACE_NAME_2(part)
+extern "C" __attribute__((visibility("default"))) int TRACE_NAME(PART)(void* to) {
+  void* from;
+  int error = cudaGetSymbolAddress(&from, traces);
+  if (!error) error = cudaMemcpy(to, from, sizeof(traces), cudaMemcpyDeviceToHost);
+  return error ? error : cudaMemset(from, 0, sizeof(traces));
+}
