@@ -14,6 +14,7 @@ reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the r
 """
 
 import argparse
+import ast
 import contextlib
 import ctypes
 import errno
@@ -30,7 +31,6 @@ import re
 import select
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -59,14 +59,15 @@ GUARD = guard(*CHILD["guard"]) if CHILD else {}
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")  # torch's: it is not needed, and that is wanted, see Child.prepare
 import torch  # noqa: E402
 
-from judge.measures import *  # noqa: E402, F403
+from judge.measures import PROBLEMS as PRODUCTS  # noqa: E402
+from judge.measures import Moment, duration, first_difference, spread, undisturbed  # noqa: E402
+from judge.modules import constants, draw, seed_all, with_constants  # noqa: E402
+from judge.players import PLAYERS  # noqa: E402
+from judge.problems import MODES, PROBLEMS, CannotRun, name_of, room  # noqa: E402
 from judge.settings import Generators, changes, settings  # noqa: E402
+from judge.values import join, split  # noqa: E402
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16")}
-
-
-class CannotRun(RuntimeError):
-    """The run could not be made, and nothing is said about the solution: exit 2."""
 
 
 class Wrong(Exception):
@@ -144,6 +145,10 @@ class Slab:
             self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
             self.place = self.gpu.export(self.bytes.data_ptr())
 
+    def close(self):
+        if not self.gpu:
+            os.close(self.place)
+
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
@@ -155,11 +160,6 @@ class Slab:
         else:
             flat = torch.frombuffer(self.map, dtype=torch.uint8, count=size, offset=offset)
         return flat.view(dtype).view(shape).data
-
-
-def room(dtype, *shapes):
-    """The bytes that matrices take in it: each a multiple of 512, as torch's own CUDA allocator has it."""
-    return sum(-(-math.prod(shape) * dtype.itemsize // 512) * 512 for shape in shapes)
 
 
 # ==== 2. The child: it runs beside the solution, which may read and change all of it. The judge counts on none of it ====
@@ -222,55 +222,65 @@ def what_is_missing(error, device):
     return ""
 
 
-LAID = (  # dC as it may lie in memory, by half of GRADIENTS' way
-    lambda G: G,
-    lambda G: G.mT.contiguous().mT,
-    lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:],
-    lambda G: torch.stack((G, G), -1)[..., 0],
-)
-
-
 class Child:
     """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
 
-    def start(self, device, size, place, dtype, names):
-        """What holds for all requests: the slab, and the dtype and the names of the results."""
-        self.device, self.cuda, self.dtype, self.names = torch.device(device), device.startswith("cuda"), DTYPES[dtype], names
+    def start(self, device, size, place, who, kind, **of_this_kind):
+        """What holds for all requests: the shared memory, and the kind of problem."""
+        self.device, self.cuda, self.is_reference = torch.device(device), device.startswith("cuda"), who == "reference"
+        self.player = PLAYERS[kind](self.device, self.is_reference, **of_this_kind)
         self.module = sys.modules["judged"] = types.ModuleType("judged")  # of all files that it is given
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
-        self.before, self.left, self.has_gradients = None, [], True  # settings before a request, and what was left changed
+        self.before, self.left = None, []  # settings before a request, and what was left changed
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}  # memory from torch's allocator, tensors there, and tensors in the slab
+        self.sent = []  # what the judge takes out of this process's memory
         return {"guard": GUARD}
 
-    def operand(self, leaf, shape, offset, slot, copy):
+    def operand(self, leaf, shape, offset, slot, copy, dtype):
         """The tensor of an input: in the slab, or, where there is no offset, in memory that torch allocates.
 
         The tensor that had this place before serves again with another version, as a weight does that an optimizer changes.
         `copy` tells tensors from each other that share their memory.
         """
-        key = leaf, *shape, copy, slot if offset is None else offset
+        key = leaf, dtype, *shape, copy, slot if offset is None else offset
         kept = self.in_blocks if offset is None else self.in_slab
         if key in kept:
             torch.autograd.graph.increment_version(kept[key])
             return kept[key]
         if offset is None:
-            if (slot, *shape) not in self.blocks:
-                self.blocks[(slot, *shape)] = torch.empty(shape, dtype=self.dtype, device=self.device)
-            X = self.blocks[(slot, *shape)].data
+            block = slot, dtype, *shape
+            if block not in self.blocks:
+                self.blocks[block] = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+            X = self.blocks[block].data
         else:
-            X = self.slab.tensor(self.dtype, shape, offset)
+            X = self.slab.tensor(getattr(torch, dtype), shape, offset)
         kept[key] = torch.nn.Parameter(X) if leaf else X
         return kept[key]
 
-    def forget(self, inputs):
-        """Drops the memory that these inputs do not use, and the tensors there."""
-        used = {(slot, *shape) for each in inputs for shape, offset, slot, _ in each if offset is None}
+    def forget(self, calls):
+        """Drops the memory that the inputs of these calls do not use, and the tensors there."""
+        places = [place for call in calls for place in call["inputs"]]
+        used = {(slot, dtype, *shape) for shape, offset, slot, _, dtype in places if offset is None}
         self.blocks = {key: block for key, block in self.blocks.items() if key in used}
-        self.in_blocks = {key: X for key, X in self.in_blocks.items() if (key[-1], *X.shape) in used}
+        self.in_blocks = {key: X for key, X in self.in_blocks.items() if (key[-1], name_of(X.dtype), *X.shape) in used}
         if len(self.in_slab) > 64:
             self.in_slab.clear()
+
+    def locate(self, X):
+        """Where the judge finds a tensor in this process's memory."""
+        if not X.numel():
+            return [0, 0, list(X.stride())]
+        start = self.slab.bytes.data_ptr()
+        if start <= X.data_ptr() < start + self.slab.size:
+            return ["shared", X.data_ptr() - start, list(X.stride())]
+        return [*(self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())]
+
+    def send(self, tensors):
+        """Copies, which stay there until the next ones are sent, each with its dtype, its shape and its place."""
+        self.sent = [X.detach().to(self.device).clone(memory_format=torch.contiguous_format) for X in tensors]
+        return [[name_of(X.dtype), list(X.shape), self.locate(X)] for X in self.sent]
 
     def execute(self, path, text):
         """Executes a file as KernelBench does: from a temporary file, in which Triton and torch.jit.script find the text of functions."""
@@ -288,132 +298,141 @@ class Child:
             names.pop(name, None)
         return {}
 
-    def load(self, path, text, classes, arguments, tf32):
-        """Executes the file and makes the first of these classes that it defines."""
+    def load(self, path, text, classes, tf32):
+        """Executes the file and looks for the first of these classes that it defines."""
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         before = settings(self.cuda)
         self.execute(path, text)
-        names = vars(self.module)
-        if arguments is None:  # the reference
+        if self.is_reference:
             LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the judge has opened its memory, nobody else shall
-            arguments = list(names.get("get_init_inputs", list)())
-        if found := next((name for name in classes if name in names), None):
-            self.model = names[found](*arguments).to(self.device)
-        changed = changes(before, settings(self.cuda))
+        found = next((name for name in classes if name in vars(self.module)), None)
+        self.make = vars(self.module).get(found)
+        return {"class": found, "changed": changes(before, settings(self.cuda))}
+
+    def construct(self, seed, skeleton=None, tensors=(), state=None):
+        """Makes the module. The reference's arguments are its own, and the answer has these and the module's tensors."""
+        self.player.settle()
+        before = settings(self.cuda)
+        if self.is_reference:
+            seed_all(seed)
+            given, skeleton = split(list(getattr(self.module, "get_init_inputs", list)()))
+            kept = [X.clone() for X in given]
+        else:
+            given = [self.slab.view(getattr(torch, dtype), shape, offset).clone() for shape, offset, _, _, dtype in tensors]
+        views = {name: self.slab.view(getattr(torch, place[-1]), *place[:2]) for name, place in (state or {}).items()}
+        told = self.player.construct(self.make, join(skeleton, given), seed, state and views)
+        self.player.settle()
+        self.before, told["changed"] = None, changes(before, settings(self.cuda))
         self.generators = Generators()
-        return {"class": found, "arguments": arguments, "changed": changed}
+        if self.is_reference:
+            own = self.player.state()
+            sent = self.send([*kept, *own.values()])
+            told |= {"skeleton": skeleton, "tensors": sent[: len(kept)], "state": dict(zip(own, sent[len(kept) :], strict=True))}
+        return told
+
+    def draw(self, seed):
+        """What the reference's get_inputs() returns."""
+        tensors, skeleton = split(draw(self.module.get_inputs, seed, self.device))
+        return {"skeleton": skeleton, "tensors": self.send(tensors)}
+
+    def study(self):
+        return self.player.study()
 
     def settled(self):
         """The settings that the last request has left changed."""
-        changed = self.left + self.generators.changes()
+        changed = self.left + ([] if self.player.seeds_itself else self.generators.changes())
         self.left = []
+        self.player.settle()
         if self.before is not None:
             changed += changes(self.before, settings(self.cuda))
         return {"changed": changed}
 
-    def prepare(self, mode, shapes, inputs, timed, ways, training, deterministic, inference):
-        """For calls with these inputs. Fills free memory with NaN, so that what is not written shows.
+    def prepare(self, calls, timed, training, deterministic, inference):
+        """For these calls. Fills free memory with NaN, so that what is not written shows.
 
         Says where those inputs lie that are not in the slab.
         """
         changed = self.settled()["changed"]
-        self.mode, self.shapes, self.answers, self.timed, self.ways = mode, shapes, [], timed, iter(ways)
-        if isinstance(self.model, torch.nn.Module):
-            self.model.train(training)
-        self.inference = inference
-        self.operands, own = [], {}
-        self.forget(inputs)
-        for places, (_, other) in zip(inputs, ways, strict=True):
-            leaves = [n < len(self.names) - 1 and bool(mode == "gradients" or other >> n & 1) for n in range(len(places))]  # G is none
-            operands = [self.operand(leaf, *place) for leaf, place in zip(leaves, places, strict=True)]
-            self.operands.append(operands)
-            for X, (_, offset, slot, _) in zip(operands, places, strict=True):
+        self.requested, self.timed, self.answers, self.sent, own = calls, timed, [], [], {}
+        self.forget(calls)
+        self.player.prepare(calls, self.operand, timed, training, inference)
+        self.operands = self.player.operands
+        for call, operands in zip(calls, self.operands, strict=True):
+            for X, (_, offset, slot, _, _) in zip(operands, call["inputs"], strict=True):
                 if offset is None:
-                    own[slot] = self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)
+                    own[slot] = self.slab.gpu.export(X.data_ptr()) if self.cuda and X.numel() else (X.data_ptr(), 0)
         self.places = [[(list(X.shape), X.data_ptr()) for X in operands] for operands in self.operands]
-        self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
+        self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(calls) + 1)]
         if self.cuda:
             filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
-            sizes = [math.prod(shape) * self.dtype.itemsize for each in shapes for shape in each]
-            sizes += [max(sizes) * 9 // 8, 2 * max(sizes), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
+            expected = [each for call in calls for each in call["expected"] or ()]
+            sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
+            largest = max(sizes, default=0)
+            sizes += [largest * 9 // 8, 2 * largest, *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
             blocks = [filled((size,)) for size in sizes]
             blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
         else:  # freed memory often comes back from the system as zeros
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)  # torch's debugging aid: fills every new tensor
+        self.player.settle()
         self.before = settings(self.cuda)
         return {"own": own, "changed": changed}
 
     def calls(self):
         """Where the results of the calls lie, or what is wrong with them. A GPU may be at work still."""
-        call = getattr(self, self.mode)
         with torch.enable_grad():
             for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
             self.marks[0].record()
-            for operands, end in zip(self.operands, self.marks[1:], strict=True):
+            for number, end in enumerate(self.marks[1:]):
                 try:
-                    self.answers.append(call(*operands))
+                    self.answers.append(self.player.call(number))
                 except BaseException as error:  # SystemExit too: the solution may not end the child
                     self.answers.append(error)
                 end.record()
-            if torch.is_grad_enabled() != (mode_before := self.has_gradients):
+            if torch.is_grad_enabled() != (mode_before := self.player.has_gradients):
                 self.left.append(f"torch.set_grad_enabled (was {mode_before}, is {not mode_before})")
-        return {"calls": list(map(self.locate, self.answers, self.shapes, self.operands, self.places))}
+        return {"calls": [self.tell(number, answer) for number, answer in enumerate(self.answers)]}
 
     def times(self):
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
-    def forward(self, *operands):
-        self.has_gradients = next(self.ways)[0] % 2 == 1
-        torch.set_grad_enabled(self.has_gradients)
-        if self.inference:
-            with torch.inference_mode():
-                return (self.model(*operands),)
-        return (self.model(*operands),)
-
-    def gradients(self, *operands):
-        *operands, G = operands
-        self.has_gradients = True
-        torch.set_grad_enabled(True)
-        found, (way, other) = [], next(self.ways)
-        lies, alone = divmod(way, 2)  # see GRADIENTS
-        G = LAID[lies](G)
-        distinct = list({id(X): X for X in operands}.values())  # one, where both operands are the same tensor
-        for wanted in [[X] for X in distinct] if alone else [distinct]:  # each as if the others were constants, or all at once
-            given = {}
-            for n, X in enumerate(distinct):
-                is_wanted = any(X is Y for Y in wanted)
-                given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
-            C = self.model(*(given[id(X)] for X in operands))
-            del given, X  # what was computed for this call alone is the graph's now
-            for n in range(2, 2 if self.timed else 3 if alone else 5):  # as in a network: backward needs this call's operands
-                self.model(*(X / n for X in operands))
-            torch.autograd.backward(C, G.expand_as(C))
-            for X in wanted:
-                found.append(X.grad)
-                X.grad = None
-        return C, *found
-
-    def locate(self, answer, shapes, operands, places):
+    def tell(self, number, answer):
         """Where the results of one call lie, or what is wrong with them."""
+        call, operands, results = self.requested[number], self.operands[number], []
         if is_exhausted(answer, self.cuda):
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": f"the solution raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
-        for X, (shape, address) in zip(operands, places, strict=True):
+        for X, (shape, address) in zip(operands, self.places[number], strict=True):
             if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (address, shape, True):
                 return {"wrong": "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"}
-        results = []
-        for name, X, shape in zip(self.names, answer, shapes, strict=False):
+        try:
+            outline, named = self.player.parts(number, answer)
+        except TypeError as error:
+            return {"wrong": f"the result is of no kind that can be compared: {error}"}
+        if named is None:
+            return {"none": True}
+        kinds = call["expected"]
+        if kinds is None:  # the reference tells
+            kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in named.items()]
+        elif outline != call["outline"]:
+            return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
+        aliases = []
+        for name, dtype, shape in kinds:
+            X = named.get(name)
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
-            for what, y in {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}.items():
-                if (x := list(X.shape) if what == "shape" else getattr(X, what)) != y:
+            for what, y in {"shape": shape, "dtype": f"torch.{dtype}", "device": self.device, "layout": torch.strided}.items():
+                x = list(X.shape) if what == "shape" else str(X.dtype) if what == "dtype" else getattr(X, what)
+                if x != y:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
             if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in operands):
-                return {"wrong": f"{name} shares memory with an input"}
-            results.append([*(self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())])
-        return {"results": results}
+                aliases.append(name)
+                if call["expected"] is not None and name not in call["aliases"]:
+                    return {"wrong": f"{name} shares memory with an input"}
+            results.append(self.locate(X))
+        self.sent.append(named)  # keeps the memory
+        return {"results": results, "kinds": kinds, "outline": outline, "aliases": aliases}
 
 
 def serve(channel):
@@ -440,7 +459,13 @@ RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
 STOPPING = 20.0  # seconds that a signal may take: one of two busy cores has been away for 5
-DOING = {"start": "it starts", "expose": "it loads the reference", "load": "it is loaded", "calls": "it answers a request"}
+DOING = {
+    "start": "it starts",
+    "expose": "it loads the reference",
+    "load": "it is loaded",
+    "construct": "it is loaded",
+    "calls": "it answers a request",
+}
 
 
 def tell(what):
@@ -618,7 +643,7 @@ class Contender(contextlib.ExitStack):
 
     def place_of(self, place, told, dtype):
         """Where an input lies: a tensor in the slab or on a GPU, or an address in the child's memory."""
-        shape, offset, slot, _ = place
+        shape, offset, slot, _, _ = place
         if offset is not None:
             return self.slab.view(dtype, shape, offset)
         try:
@@ -663,14 +688,18 @@ class Contender(contextlib.ExitStack):
             if moved < len(part):
                 raise self.fault("'s process has no memory where it says that an input lies")
 
-    def fetch(self, result, shape, dtype):
-        """Moves a result out of the child's memory, and leaves NaN."""
+    def fetch(self, result, shape, dtype, is_input=False):
+        """Moves a result out of the child's memory, and leaves NaN unless it is an input as well."""
         place, offset, strides = result
+        if not math.prod(shape):
+            return torch.empty(shape, dtype=dtype, device=self.slab.device)
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        if min(offset, *strides) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):  # a buffer's part
+        if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):  # a buffer's part
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
-        if self.gpu:
+        if place == "shared":
+            flat = self.slab.bytes[offset : offset + size]
+        elif self.gpu:
             flat = self.gpu.open(place)[offset : offset + size]
         else:
             whole = memoryview(bytearray(size))
@@ -680,56 +709,18 @@ class Contender(contextlib.ExitStack):
             flat = torch.frombuffer(whole, dtype=torch.uint8)
         there = torch.as_strided(flat.view(dtype), shape, strides)
         found = there.clone(memory_format=torch.contiguous_format)
-        there.fill_(math.nan)
-        if not self.gpu and any(os.pwrite(self.memory, part, at) < len(part) for at, part in parts):
+        if is_input or min(strides, default=1) == 0:  # where elements share memory nothing is written
+            return found
+        there.fill_(math.nan if dtype.is_floating_point or dtype.is_complex else 1)
+        if not self.gpu and place != "shared" and any(os.pwrite(self.memory, part, at) < len(part) for at, part in parts):
             raise OSError("a part of it is read-only")
         return found
 
 
 # ==== 4. The judgement: values ====
 
-MODES = {"forward": ("", "forward"), "gradients": (", gradients", "forward + backward")}  # and how the table and the times call them
 EXAMPLES = 3  # of one finding
 ALL_MISSING = 20  # calls that fail since the machine lacks something, before a solution cannot be judged
-INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
-
-
-# The largest --size for which each kind of hard inputs is drawn at it: beyond, calls take so long that some kinds have to do.
-ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
-
-
-class Call:
-    """A call with fresh inputs, of which each matrix has a random sign. Made again, it has the same inputs."""
-
-    def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
-        self.alias = alias  # both operands are the same "tensor", or tensors in the same "memory"
-        dims = run.dims if run.options.one_size else dims
-        self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
-        self.factors = run.random.choices((1, -1), k=len(run.problem.names))
-        if name == "normal":
-            least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(run.dtype, (-12, 8))
-            self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
-        if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
-            self.factors = [1 - (self.number & 2)] * len(self.factors)
-        *self.operands, self.result = run.problem.shapes(dims)
-        self.gradient, self.kind, self.way = [self.result] * (mode == "gradients"), kind, 0  # of GRADIENTS
-        self.other = run.random.randrange(1 << len(self.operands))  # a bit for each: forward it is a weight, else it is none
-        if alias:
-            self.factors[1] = self.factors[0]
-        different = self.operands[:1] if alias == "tensor" else self.operands
-        self.shapes = [self.result, *different * len(self.gradient)]  # of the results; a tensor given twice has one gradient
-        self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
-
-    @functools.cached_property
-    def inputs(self):
-        """A, B and, for gradients, G, made when the call's turn comes: all calls' together are more than a GPU may hold."""
-        run, draw = self.run, Draw(self.run.seed, self.number, self.run.device, self.run.tf32)
-        made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.factors, strict=True)
-        made = run.problem.given([X * factor for X, factor in made], run.dtype, (math.nan, 1.0)[draw.odd])
-        given = [X.to(run.dtype).contiguous() for X in made]
-        if self.alias:
-            given = [given[1]] * 2  # what is read of the second operand covers what is read of the first
-        return given + [gradient_of(self.kind, self.way, draw, run.dtype, shape, run.problem.keep) for shape in self.gradient]
 
 
 class Run:
@@ -739,27 +730,24 @@ class Run:
 
     def __init__(self, options):
         self.rows, self.checks, self.findings, self.timings, self.begun = [], [], {}, {}, time.perf_counter()  # a finding of each kind
-        self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
+        self.options = options
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
         self.seed = random.SystemRandom().getrandbits(63) if options.seed is None else options.seed
         self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False  # a hash each: none tells of others
-        self.call = functools.partial(Call, self)
-        self.dims = self.problem.headline(options.size)  # of timed calls
-        if self.problem.inverse:
-            self.dims = (max(1, min(4096, INVERSES[self.device.type] // options.size**2)), *self.dims)
-        self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
-        self.references_slab, self.slab = self.new_slab(), self.new_slab()  # the kernel and a GPU write for a thread even while it stands
-        unfit = [*WIDE, *EXTREME] if self.dtype == torch.float16 else EXTREME if self.dtype != torch.float32 or self.problem.inverse else ()
-        self.hard = [name for name in HARD if name not in unfit]
+        self.seed_of_constructors, self.reference_limit = self.random.getrandbits(63), LOADING * options.timeout
+        self.problem = PROBLEMS[options.problem](self)
         self.wait = torch.get_device_module(self.device).synchronize
+
+    def share(self):
+        """Makes the memory that is shared with each contender: the kernel and a GPU write for a thread even while it stands."""
+        self.references_slab, self.slab = self.new_slab(), self.new_slab()
         self.slab.bytes[: 1 << 20].float().sum()  # torch's threads begin before the solution could take the last
         self.quiet = self.probe()  # seconds, before any line of the solution has run
 
     def new_slab(self):
         """Room for a request's calls, as far as memory allows, and at least for one of the largest with its gradient."""
-        largest = [self.most + 1] * len(self.problem.headline(1))
-        one, least = (room(self.dtype, *self.problem.shapes(dims)) for dims in (self.dims, largest))
+        one, least = self.problem.slab_bytes()
         most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
         size = max(one, least, min(MOST_CALLS[self.device.type] * one, most), 64 << 20)
         return Slab(self.device, -(-size >> 21) << 21)  # of whole 2 MiB: of what a child opens torch's allocator gives the judge no rest
@@ -791,39 +779,41 @@ class Run:
             return
         line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
         print("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
-        for name in (n + suffix for suffix, _ in MODES.values() for n in DISTRIBUTIONS):
+        for name in (n + suffix for suffix in MODES.values() for n in self.problem.input_order):
             if rows := [row for row in self.rows if row["input"] == name]:
                 largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
                 worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
                 numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
                 wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
                 unjudged = sum(row.get("unjudged", 0) for row in rows)
-                verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
+                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
+                verdict += f" ({unjudged} elements may overflow)" if unjudged else ""
                 print(line(name, len(rows), largest, *numbers, verdict))
                 for detail in [*wrong[:EXAMPLES], *[f"... and {len(wrong) - EXAMPLES} more"] * (len(wrong) > EXAMPLES)]:
                     print(f"    {detail}")
-        print(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
+        print(f"{self.problem.footnote}\n")
 
     # ---- Requests. ----
 
     def request(self, contender, calls, expected=0.0, timed=False, inference=False):
-        """Results of calls of one mode, or what is wrong with them, and the seconds; `expected` of the reference."""
+        """Results of calls of one kind, or what is wrong with them, and the seconds; `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
-        zeros = contender is self.reference and not self.problem.number  # it reads them
-        operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
-        operands = [X[tuple(slice(None if s else 1) for s in X.stride())] for X in operands]  # the child expands a G of few values
-        count = len(calls[0].inputs)
-        places = self.places_of(calls, operands, aliased=not zeros)
-        inputs = [places[n : n + count] for n in range(0, len(places), count)]
-        ways = [(call.way, call.other * (not timed and (self.gradients or call.way % 2 == 0))) for call in calls]
-        modes = {"mode": calls[0].mode, "timed": timed, "training": self.random.random() < 0.5}
-        modes["inference"] = inference
+        is_reference = contender is self.reference
+        operands = [call.given(is_reference) for call in calls]
+        flat = [X for each in operands for X in each]
+        places = self.places_of(flat)
+        rest = iter(places)
+        inputs = [list(itertools.islice(rest, len(each))) for each in operands]
+        for call, each in zip(calls, inputs, strict=True):
+            if alias := call.alias_for(is_reference):
+                each[1] = [*each[0][:3], int(alias == "memory"), each[0][-1]]
+        places = [place for each in inputs for place in each]
+        described = [call.describe(is_reference, timed) | {"inputs": each} for call, each in zip(calls, inputs, strict=True)]
+        modes = {"timed": timed, "training": self.random.random() < 0.5, "inference": inference}
         modes["deterministic"] = not timed and self.random.random() < 0.5
-        told = contender.ask("prepare", limit, **modes, ways=ways, inputs=inputs, shapes=[call.shapes for call in calls])
+        told = contender.ask("prepare", limit, calls=described, **modes)
         contender.examine_settings(told)
-        contender.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
-        for X, place in zip(operands, places, strict=True):  # while the child stands still
-            contender.put(X, place, told)
+        self.write(contender, flat, places, told)  # now, since what a child sees earlier it could compute with
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
@@ -835,38 +825,45 @@ class Run:
             raise contender.fault("'s process does not answer for each call")
         took, results = time.perf_counter() - begun, {}
         for n in self.random.sample(range(len(calls)), len(calls)):  # any may be the first, so all has to be there
-            results[n] = self.take(contender, calls[n], said[n])
+            results[n] = self.take(contender, calls[n], described[n], said[n])
             self.wait()
             if self.cuda and len(results) == 1:  # a GPU's clock runs until then
                 took = time.perf_counter() - begun
                 contender.stop()
-        places_of_a_call = count + len(calls[0].shapes)
-        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * places_of_a_call:  # else the next results may lie there again
+        most = 2 * (len(flat) + sum(len(each) for each in results.values() if isinstance(each, dict)))
+        if self.cuda and len(contender.gpu.opened) > most:  # else the next results may lie there again
             contender.gpu.close()
-        for n, (X, place) in enumerate(zip(operands, places, strict=True)):
-            if at := first_difference(X.expand(place[0]), contender.input_at(place, told, self.dtype)):
-                results[n // count] = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
-        for wrong in (each for each in results.values() if contender is self.reference and isinstance(each, str)):
-            raise contender.fault(f" is wrong: {wrong}")
+        for n, (call, each) in enumerate(zip(calls, operands, strict=True)):
+            for number, (X, place) in enumerate(zip(each, inputs[n], strict=True)):
+                before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
+                if first_difference(before, after):
+                    results[n] = self.problem.modified(call, number, before, after, is_reference) or results[n]
+        for n, call in enumerate(calls):
+            if is_reference and isinstance(results[n], str) and not call.is_optional:
+                raise contender.fault(f" is wrong: {results[n]}")
         return [results[n] for n in range(len(calls))], took
 
-    def places_of(self, calls, operands, aliased):
-        """For the child, of each operand: shape, offset in the slab or None, a number for its memory, and which tensor there.
+    def places_of(self, tensors, slab_alone=False):
+        """For the child, of each tensor: shape, offset in the slab or None, a number for its memory, which tensor there, and dtype.
 
         A random half lies in the slab with NaN behind it, the rest in memory that the child's torch allocates.
         """
-        laid = list(range(len(operands)))
+        laid = list(range(len(tensors)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
             self.random.shuffle(laid)
-        offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
-        places = [(list(X.shape), self.random.choice((offsets[n], None)), n, 0) for n, X in enumerate(operands)]
-        count = len(calls[0].inputs)
-        for n, call in enumerate(calls):
-            if call.alias and aliased:
-                places[n * count + 1] = (*places[n * count][:3], int(call.alias == "memory"))
-        return places
+        sizes = (room(tensors[n].dtype, tensors[n].shape) for n in laid)
+        offsets = dict(zip(laid, itertools.accumulate(sizes, initial=0), strict=False))
+        chosen = [offsets[n] if slab_alone else self.random.choice((offsets[n], None)) for n in range(len(tensors))]
+        return [[list(X.shape), chosen[n], n, 0, name_of(X.dtype)] for n, X in enumerate(tensors)]
 
-    def take(self, contender, call, said):
+    def write(self, contender, tensors, places, told):
+        """Puts inputs where a contender has them, which stands still. NaN stands behind those in shared memory."""
+        used = sum(room(X.dtype, X.shape) for X in tensors)
+        contender.slab.bytes[: used + 512].fill_(255)
+        for X, place in zip(tensors, places, strict=True):
+            contender.put(X, place, told)
+
+    def take(self, contender, call, told, said):
         """The results of one call, out of the child's memory; a string where there are none."""
         call.missing = ""
         try:
@@ -876,7 +873,15 @@ class Run:
                 wrong = printable(said["wrong"]) or "it says that its result is wrong"
                 call.missing = printable(said.get("missing", ""))
                 return wrong
-            return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
+            if contender is self.reference:
+                if said.get("none"):
+                    return None
+                self.problem.learn(call, said)
+            kinds = said["kinds"] if contender is self.reference else told["expected"]
+            found = {}
+            for (name, dtype, shape), place in zip(kinds, said["results"], strict=True):
+                found[name] = contender.fetch(place, shape, getattr(torch, dtype), is_input=name in call.aliases)
+            return found
         except torch.OutOfMemoryError:  # the judge's own, too
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
@@ -886,121 +891,42 @@ class Run:
 
     def examine(self, call, results, reference=None):
         """What is wrong with a call's results; errors go to call.row. Asks for a reference where it could loosen the bound."""
-        call.row = row = {}
+        call.row, problem = {"unjudged": 0, "ties": 0}, self.problem
         if isinstance(results, str):
             return results
-        exact = call.name == "integers" and call.mode != "gradients" and not self.problem.inverse
-        for i, (name, truth) in enumerate(self.problem.truths(call.inputs, exact, self.tf32, call.alias == "tensor")):
-            C, errors = results[i], truth.errors(results[i])
-            error, at = worst_of(errors)
+        reference = reference or problem.reference_of(call)
+        for name, truth in problem.truths(call, reference):
+            if name not in results:
+                continue
+            found = results[name]
+            error, at = truth.worst(found)
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.request(self.reference, [call])[0][0]
-            reference_error = worst_of(truth.errors(reference[i]))[0] if reference else 0.0
-            if call.name in ORDINARY and reference_error > truth.most:
-                does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or is made to use TF32 (--tf32)"
-                raise self.reference.fault(f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: {does}")
+            reference_error = truth.worst(reference[name])[0] if reference else 0.0
+            if doubt := problem.doubt(call, name, truth, reference_error):
+                raise self.reference.fault(doubt)
             bound = truth.bound(reference_error)
-            of_bound = error / max(bound, 1e-300)
-            if not row or not of_bound <= row["of_bound"]:
-                row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
-            row["unjudged"] = row.get("unjudged", 0) + int(truth.magnitude.isinf().sum())
             if not error <= bound:
-                unwritten = ", never written? (the judge fills free memory with NaN)" * math.isnan(C[at])
-                many = f"{int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
-                return (
-                    f"worst element {name}{located(C, at)}{unwritten}, exact {float(truth.high[at]):.9g},"
-                    f" reference {float(reference[i][at]):.9g}; its error is {error:.2e} of"
-                    f" {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e}; {many}"
-                )
-        tolerance = 1e-2 if self.dtype.itemsize == 2 or self.tf32 else 1e-4
-        if call.name == "uniform" and reference and not torch.allclose(results[0], reference[0], atol=tolerance, rtol=tolerance):
-            return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
+                error, at = problem.reconsider(call, name, truth, found, bound, (error, at))
+            of_bound = error / max(bound, 1e-300)
+            if not of_bound <= call.row.get("of_bound", -1.0):
+                call.row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
+            call.row["unjudged"] += truth.unjudged
+            if not error <= bound:
+                return problem.explain(name, truth, found, reference[name], (error, at), bound)
+        return problem.criterion(call, results, reference)
 
-    # ---- Which calls. ----
-
-    def near(self, size):
-        """The headline's dimensions at --size or somewhat below `size`."""
-        size = min(size, self.options.size)
-        return self.problem.headline(self.random.randint(max(1, size * 7 // 8), size))
-
-    def between(self, least, most):
-        """The headline's dimensions at a size between two, in each octave as often; --size is the most in any case."""
-        most = min(most, self.options.size)
-        least = min(least, most)
-        return self.problem.headline(round(least * (most / least) ** self.random.random()))
-
-    def some_hard(self, number):
-        """Kinds of hard inputs for calls of which each takes long: all at the ends of the number range, and some of the others."""
-        others = [name for name in self.hard if name not in EXTREME]
-        return [name for name in self.hard if name in EXTREME] + self.random.sample(others, number)
-
-    def calls_to_judge(self):
-        """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
-        drawn, cuda, size, batches = (self.random, self.problem, self.most), self.cuda, self.options.size, self.options.batches
-        all_hard = ALL_HARD[self.device.type]
-        kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.problem.inverse
-        calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
-        calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
-        calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in some_batches(4 * many, *drawn)]
-        # Hard inputs at several sizes, since fast paths begin somewhere: each kind at the headline's, and some kinds at larger ones.
-        near = [self.call(name, self.near(most)) for most in (1100, 2048) * cuda for name in self.hard]
-        near += [self.call(name, self.between(100, size)) for name in self.hard]
-        again = [call for call in calls if max(call.dims) <= size] + self.random.sample(near, 7)
-        calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in self.hard if batches]
-        calls += [self.call(name, self.dims) for name in (self.hard[::-1] if size <= all_hard["forward"] else self.some_hard(9))]
-        larger = [self.problem.headline(self.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
-        calls += [self.call(self.random.choice(self.hard), dims) for dims in larger]
-        if self.gradients:
-            sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]  # a CPU takes long for large ones
-            dims = [d for most in sizes for d in dims_of(sizes_about_multiples, self.random, self.problem, most)]
-            dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
-            dims += some_batches((8 if cuda else 4) * many, *drawn)
-            made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            more = max(7, len(GRADIENTS) - len(self.hard) - len(made))  # and hard ones below: each of GRADIENTS has its turn
-            made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
-            again += [call for call in made if max(call.dims) <= size][::3]
-            again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
-            again += [self.call("normal", each, "gradients", kind=8) for each in some_batches(3 * many, *drawn)]
-            calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
-            calls += [self.call(name, self.between(20, size), "gradients") for name in self.hard]
-            at_once = self.hard if size <= all_hard["gradients"] else self.some_hard(1)
-            calls += [self.call(name, self.dims, "gradients") for name in at_once]
-        for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):
-            call.kind, call.way = how
-        if self.options.one_size and not cuda:  # each takes as long as the largest
-            calls = self.random.sample(calls, min(len(calls), 50))
-            again = self.random.sample(calls, 8)
-        aliased = self.aliased_calls()
-        calls += aliased
-        calls += again + aliased[-1:] + self.random.sample(aliased[:-1], len(aliased) // 4)
-        self.random.shuffle(calls)
-        return calls
-
-    def aliased_calls(self):
-        """Calls f(A, A), and f(A, B) where B lies in the memory of A, for problems whose operands may have the same shape."""
-        different = self.options.one_size and self.dims[-1] != self.dims[-2:][0]  # K x M and K x N
-        if len(self.problem.names) < 2 or different:
-            return []
-        aliases = ["tensor", "memory"]
-        sizes = [self.near(most) for most in (20, 150, self.options.size)]
-        sizes = sizes if self.problem.square else [(*dims[:-1], dims[-2]) for dims in sizes]
-        calls = []
-        for mode in MODES if self.gradients else ["forward"]:
-            for dims in sizes:
-                for alias in aliases:
-                    # The reference gets other zeros in A than in X, so it cannot take one tensor for both
-                    alias = alias if self.problem.number or mode == "forward" else "memory"
-                    call = self.call(self.random.choice(list(ORDINARY)), dims, mode, alias=alias)
-                    call.way = self.random.randrange(4)
-                    if alias == "memory" and mode == "gradients" and dims != sizes[0]:
-                        call.other, call.way = 0, 0  # two parameters in one memory, and the gradients of both at once
-                    calls.append(call)
-        return calls
+    def in_pieces(self, calls):
+        """As many calls at once as a slab holds with all that is made of them."""
+        while calls:
+            number = max(1, min(8, self.slab.size // 4 // max(1, calls[0].nbytes)))
+            yield calls[:number]
+            calls = calls[number:]
 
     def groups(self, calls):
-        """The calls of each request: a random number of one mode, in half a slab: what is made of them needs room as well."""
-        for mode in MODES:
-            waiting = [call for call in calls if call.mode == mode]
+        """The calls of each request: a random number of one kind, in half a slab: what is made of them needs room as well."""
+        for key in dict.fromkeys(map(self.problem.key, calls)):
+            waiting = [call for call in calls if self.problem.key(call) == key]
             while waiting:
                 group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
                 while waiting and len(group) < most and sum(call.nbytes for call in (*group, waiting[-1])) <= self.slab.size // 2:
@@ -1009,29 +935,35 @@ class Run:
 
 
 def judge_values(run):
-    calls = run.calls_to_judge()
+    problem = run.problem
+    calls = problem.calls_to_judge()
     kept, made = {}, 0  # the first results of calls that are made twice, and how many were
     missing = []  # what the first calls did not find on this machine
     run.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
+            problem.enter(group)
             references, took = run.request(run.reference, group)
+            group, references = problem.usable(group, references)
+            if not group:
+                continue
             answers, _ = run.request(run.solution, group, took)
+            problem.find_truths(group, references)
             for call, results, reference in zip(group, answers, references, strict=True):
-                name, size, wrong = call.name + MODES[call.mode][0], label(call.dims), run.examine(call, results, reference)
+                name, size, wrong = call.row_name, call.label, run.examine(call, results, reference)
                 vars(call).pop("inputs", None)  # memory; where the call is made twice, they are made again
-                if calls.count(call) > 1 and isinstance(results, list):
+                if calls.count(call) > 1 and isinstance(results, dict):
                     first = kept.setdefault(call, results)
                     made += first is not results
-                    for result, *both in zip(run.problem.results, results, first, strict=False):
-                        if at := first_difference(*both):
-                            wrong = wrong or f"two calls with the same inputs differ at {result}{at}"
+                    for result in results:
+                        if at := first_difference(results[result], first[result]):
+                            wrong = wrong or problem.other_bits(f"two calls with the same inputs differ at {result}{at}")
                 if call.missing and len(missing) == len(run.rows):
                     missing.append(call.missing)
                 run.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
                 if wrong:
                     run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
-            del answers, references, results, reference
+            answers = references = results = reference = None
             torch.cuda.empty_cache()  # of a GPU: sizes differ, and the contenders want what the judge's cache keeps of the last ones
             if len(missing) == len(run.rows) >= ALL_MISSING:
                 break
@@ -1045,75 +977,44 @@ def judge_values(run):
     if not run.findings:
         if not made:
             raise CannotRun("no call was made twice")
-        run.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
-
-
-def simplicity(row):
-    """A number for each row of a run: the least is that of the case which its author understands first."""
-    suffix = MODES["gradients"][0]
-    size = math.prod(map(int, row["size"].split("x")))
-    return row["input"].endswith(suffix), list(DISTRIBUTIONS).index(row["input"].removesuffix(suffix)), size
+        problem.finish(made)
 
 
 def report_the_simplest_failure_first(run):
-    """Looks for the smallest size at which uniform inputs fail. Where they do not, the simplest case that was met comes first."""
+    """Looks for a simple call that fails. Where there is none, the simplest case that was met comes first."""
     wrong = [row for row in run.rows if row["detail"]]
     if not wrong:
         return
-    simplest = min(wrong, key=simplicity)
-    mode = "gradients" if simplest["input"].endswith(MODES["gradients"][0]) else "forward"
+    simplest = min(wrong, key=run.problem.simplicity)
     name, detail = f"{simplest['input']} inputs", f"{simplest['size']}: {simplest['detail']}"
     run.progress("looking for the simplest case that is wrong")
-    sizes = sorted({size for power in range(run.options.size.bit_length()) for size in (1 << power, (1 << power) + 1)})
-    for size in [run.options.size] if run.options.one_size else sizes:
-        call = run.call("uniform", run.problem.headline(min(size, run.options.size)), mode)
+    for call in run.problem.simple_calls(simplest):
         references, took = run.request(run.reference, [call])
         answers, _ = run.request(run.solution, [call], took)
         if found := run.examine(call, answers[0], references[0]):
-            name, detail = f"uniform{MODES[mode][0]} inputs", f"{label(call.dims)}: {found}"
-            run.rows.append({"input": f"uniform{MODES[mode][0]}", "size": label(call.dims), "detail": found, **call.row})
+            name, detail = f"{call.row_name} inputs", f"{call.label}: {found}"
+            run.rows.append({"input": call.row_name, "size": call.label, "detail": found, **call.row})
             break
     others = {what: told for what, told in run.findings.items() if what != name}
     run.findings = {name: detail} | others
 
 
-def hint(run):
-    """What helps the author of an honest file, where the cause of what was found is recognisable."""
-    wrong = [row for row in run.rows if row["detail"]]
-    if not wrong:
-        return ""
-    hints = []
-    if all(row["input"].endswith(MODES["gradients"][0]) for row in wrong):
-        hints.append("each forward call is right, and --forward-only leaves gradients out")
-    errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls
-    of_tf32 = bool(errors) and max(errors) < 2.0**-8 and statistics.median(errors) > 2.0**-16
-    if run.dtype == torch.float32 and not run.tf32 and of_tf32:
-        hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
-    raises = all("the solution raises " in row["detail"] for row in wrong)
-    of_a_size = any(re.search(r"AssertionError|\b(sizes?|shapes?|dimensions?|multiple|divisible)\b", row["detail"]) for row in wrong)
-    at_headline = [row for row in run.rows if row["size"] == label(run.dims)]
-    right_there = bool(at_headline) and not any(row["detail"] for row in at_headline)
-    if raises and (of_a_size or right_there) and not run.options.one_size:
-        hints.append(f"other sizes are asked for than --size, and --size {run.options.size} --one-size judges that one alone")
-    return "; ".join(hints)
-
-
 def judge_inference_mode(run):
     """Calls in inference_mode, after all others: what a module keeps from such a call, autograd refuses in a later one."""
-    dims = [run.near(most) for most in (20, 150, run.options.size)] + [run.dims]
-    calls = [run.call(name, each) for each in dims for name in run.random.sample(list(ORDINARY), 2)]
-    run.random.shuffle(calls)
+    calls = run.problem.inference_calls()
     for group in run.groups(calls):
         answers, _ = run.request(run.solution, group, LOADING * run.options.timeout, inference=True)
         for call, results in zip(group, answers, strict=True):
             if wrong := run.examine(call, results):
-                raise Wrong("calls in inference_mode", f"{label(call.dims)}: {wrong}")
+                raise Wrong("calls in inference_mode", f"{call.label}: {wrong}")
             vars(call).pop("inputs", None)
-    run.check("calls in inference_mode", "ok", f"{len(calls)} calls")
+    if calls:
+        run.check("calls in inference_mode", "ok", f"{len(calls)} calls")
 
 
 # ==== 5. The judgement: time ====
 
+TIMED = {"forward": "forward", "gradients": "forward + backward"}
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # that a timed request is to take: long beside what a request takes by itself
 LONGEST = 2.0  # seconds of a request, before a solution slower than the reference gets fewer calls than it
@@ -1145,13 +1046,12 @@ class Stopwatch:
         run.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
-        sample = run.call("uniform", run.dims, mode)
+        sample = run.problem.sample(mode)
         (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)  # its first call, the slowest
-        examined = min(timeit.repeat(lambda: (run.examine(sample, results), run.wait()), number=1, repeat=2))
-        made = sum(X.nbytes for X in results)
-        read = zip(sample.inputs, run.problem.keeps, strict=False)  # of a triangle half
-        self.bytes = made + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
-        most = min(MOST_CALLS[run.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
+        examined = min(timeit.repeat(lambda: (run.examine(sample, results, results), run.wait()), number=1, repeat=2))
+        made = sum(X.nbytes for X in results.values())
+        self.bytes = run.problem.bytes_moved(sample, results)  # by a call
+        most = min(MOST_CALLS[run.device.type], run.slab.size // max(1, sample.nbytes), int(CHECK_SECONDS / ROUNDS / examined))
         self.peak, self.cache = math.inf, 0  # bytes a second that memory gives at most, and bytes that a cache may hold instead
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
@@ -1184,19 +1084,19 @@ class Stopwatch:
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
-        names, kinds = ["uniform"] * number, (1, 5, 6, 0) if decoy else (0,)  # of dC, those that no stride tells of
-        if decoy:
-            names = [*SEEMINGLY_UNIFORM, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)]
-        names = run.random.sample(names[:number], number)
-        calls = [run.call(name, run.dims, self.mode, kinds[n % len(kinds)]) for n, name in enumerate(names)]
+        calls = run.problem.timed_calls(self.mode, number, decoy)
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
             inside = []
         self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
         if contender is run.solution:
-            for wrong in filter(None, map(run.examine, calls, answers)):
-                raise Wrong("timed calls", wrong)
+            rest = iter(answers)
+            for some in run.in_pieces(calls):
+                run.problem.find_truths(some)
+                for call in some:
+                    if wrong := run.examine(call, next(rest)):
+                        raise Wrong("timed calls", wrong)
             seconds = min(took, sum(inside) * 1e-6 if inside else took)
             if seconds < (least := (number * self.bytes - self.cache) / self.peak):  # what memory must move, but for what a cache may keep
                 told = f"{number} calls in {duration(seconds * 1e6)}, whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)}"
@@ -1229,7 +1129,7 @@ class Stopwatch:
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
     def judge(self):
-        run, what = self.run, MODES[self.mode][1]
+        run, what = self.run, TIMED[self.mode]
         run.progress(f"timing, {what}")
         times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
         if run.options.seed is not None or times["noisy"]:  # who knew the seed could have prepared
@@ -1271,12 +1171,14 @@ def parse(argv):
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
-    add("--problem", choices=list(PROBLEMS), default="lower", help="; ".join(f"{name}: {p.formula}" for name, p in PROBLEMS.items()))
+    formulas = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
+    add("--problem", choices=list(PROBLEMS), help=f"{formulas}; any: what --reference computes (default: lower, any with --reference)")
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
-    add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
+    add("--reference", metavar="FILE", help="default: reference_model.py")
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help="timed; judged to twice, transposed_a (K) to once; inverse: batches")
     add("--one-size", action="store_true", help="judge --size alone, of one product: for a file that computes no other")
-    add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    add("--set", metavar="NAME=VALUE", action="append", default=[], help="any: another value for a constant of the reference's file")
+    add("--dtype", choices=list(DTYPES), help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] * torch.cuda.is_available()
     add("--device", type=device_name, choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
@@ -1286,40 +1188,55 @@ def parse(argv):
     add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help="seconds of a whole run at most (3600); beyond: exit 2")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
+    add("--gradients", action="store_true", help="any: judge gradients too, which KernelBench does not ask for")
     add("--batches", action=argparse.BooleanOptionalAction, help="judge batches too (default: where no --solution is given)")
     add("--json", metavar="FILE", help="record everything there")
     options = parser.parse_args(argv)
+    options.problem = options.problem or ("any" if options.reference else "lower")
+    options.reference = options.reference or home("reference_model.py")
     options.device = torch.empty(0, device=options.device).device  # with its index
     cuda = options.device.type == "cuda"
-    if options.tf32 and not (cuda and options.dtype == "float32"):
+    for option, instead in PROBLEMS[options.problem].func.foreign_options.items():
+        if getattr(options, option):
+            parser.error(f"argument --{option.replace('_', '-')}: is not for --problem {options.problem}; {instead}")
+    if options.tf32 and not (cuda and options.dtype in ("float32", None)):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
-    options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
-    if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
-        size = {"transposed_a": 8192, "inverse": 128}.get(options.problem, 4096)
-        options.size = size if cuda else min(size, 1024 if options.dtype == "float32" else 512)
     options.batches = options.solution is None if options.batches is None else options.batches
     options.solution = options.solution or home("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
     return options
 
 
-def begin(run, stack, who, texts, arguments=None, **others):
-    """Has a contender load its text. Returns the constructor's arguments."""
+def constants_of(texts):
+    """The values of --set NAME=VALUE."""
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            raise CannotRun(f"--set {text}: NAME=VALUE with a number, a string or a tuple of these is accepted") from None
+    return found
+
+
+def begin(run, stack, who, texts, **others):
+    """Has a contender load its text."""
     run.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
     builds = folder_of_builds(texts[who])
     contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, builds=builds, **others))
     setattr(run, who, contender)
-    classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
-    always = {"device": str(run.device), "size": slab.size, "place": slab.place, "dtype": run.options.dtype}
-    run.guard = contender.ask("start", STARTING, names=run.problem.results, **always)["guard"]  # no file has been loaded, nobody lies
+    classes = run.problem.classes(who)
+    memory = {"device": str(run.device), "size": slab.size, "place": slab.place}
+    told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
+    run.guard = told["guard"]  # no file has been loaded, nobody lies
     for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
         run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     if who == "solution":
         reference = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
         contender.ask("expose", LOADING * run.options.timeout, **reference, classes=classes)
         contender.printed = b""
-    file = {"path": contender.path, "text": texts[who], "classes": classes, "arguments": arguments, "tf32": run.tf32}
+    file = {"path": contender.path, "text": texts[who], "classes": classes, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
     if (found := answer.get("class", "nothing")) not in classes:
         missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
@@ -1331,7 +1248,6 @@ def begin(run, stack, who, texts, arguments=None, **others):
     if contender.printed:
         run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
         contender.printed = b""
-    return answer.get("arguments")
 
 
 def judge(run, texts):
@@ -1343,16 +1259,25 @@ def judge(run, texts):
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
         kept = {"warden": warden.stdin.fileno(), "folder": folder, "ends_by": run.begun + run.options.within}
-        arguments = begin(run, stack, "reference", texts, **kept)
+        if run.problem.measures_first:
+            with contextlib.ExitStack() as first:
+                run.references_slab = Slab(run.device, 1 << 21)
+                first.callback(run.references_slab.close)
+                begin(run, first, "reference", texts, **kept)
+                run.problem.measure()
+        run.share()
+        begin(run, stack, "reference", texts, **kept)
+        run.problem.begin()
         try:
-            if not run.options.forward_only:
-                run.request(run.reference, [run.call("normal", run.problem.headline(min(16, run.options.size)), "gradients")])
+            if call := run.problem.ask_for_gradients():
+                run.request(run.reference, [call])
                 run.gradients = True
         except CannotRun as reason:
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
-            begin(run, stack, "solution", texts, arguments, others=[warden.pid, run.reference.process.pid], **kept)
+            begin(run, stack, "solution", texts, others=[warden.pid, run.reference.process.pid], **kept)
+            run.problem.construct_solution()
             judge_values(run)
             report_the_simplest_failure_first(run)
             for stopwatch in stopwatches:
@@ -1384,12 +1309,15 @@ def referee(options):
             texts[who] = Path(path).read_bytes().decode("utf-8-sig")  # as Python reads it
         except (OSError, UnicodeDecodeError) as error:
             raise CannotRun(f"--{who} {path}: cannot be read ({error}); a Python file is accepted") from None
-    run, problem = Run(options), PROBLEMS[options.problem]
-    number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
-    sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
+    try:
+        texts["reference"] = with_constants(texts["reference"], constants_of(options.set))
+        options.constants = constants(texts["reference"])
+    except ValueError as error:
+        raise CannotRun(f"--set: {error}") from None
+    run = Run(options)
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{os.uname().machine}, {torch.get_num_threads()} threads"
     run.device_name = name if run.cuda else f"a CPU ({name})"
-    print(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
+    print(run.problem.title)
     print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
@@ -1397,7 +1325,8 @@ def referee(options):
     print(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
     status = int(bool(run.findings))
     if options.json:
-        record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
+        record = {"problem": options.problem, "dims": run.problem.label, "options": vars(options), "device": name}
+        record["torch"] = torch.__version__
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
         record |= {"guard": run.guard, "verdict": ("ok", "wrong")[status], "sentence": told, "calls": calls, "seconds": seconds}
         record |= {"ratio": run.timings.get("forward", {}).get("ratio"), "rows": run.rows, "checks": run.checks, "timings": run.timings}
@@ -1414,28 +1343,21 @@ def referee(options):
     return status
 
 
-def setting(run):
-    """The dtype, TF32's setting and the device, without which a ratio says little."""
-    tf32 = {True: " (with TF32)", False: " (without TF32)"}[run.tf32] if run.dtype == torch.float32 and run.cuda else ""
-    return f"{run.options.dtype}{tf32} on {run.device_name}"
-
-
 def sentence(run, calls):
     """What was found, for somebody who reads nothing else."""
     name, findings = printable(os.path.basename(run.options.solution)), run.findings
     for what, detail in findings.items():
         told = f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
-        return told + (f" Hint: {told_by}." if (told_by := hint(run)) else "")
+        return told + (f" Hint: {told_by}." if (told_by := run.problem.hint()) else "")
     if not calls:
         raise CannotRun("no call was judged")
-    told = f"all holds: {name} computes {run.problem.formula} in {setting(run)}, right in all of {calls} calls with inputs of their own"
-    told += f" at {label(run.dims)} alone" * run.options.one_size
+    told = f"all holds: {name} {run.problem.claim} in all of {calls} calls with inputs of their own"
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.timings.get("forward")):
         return f"{told}; its time was not measured"
     if times["noisy"]:
-        return f"{told}; at {label(run.dims)} it is {ratio(times)}"
-    told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
+        return f"{told}; at {run.problem.label} it is {ratio(times)}"
+    told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
     if times["ratio"] is None:
         return f"{told}; with --seed, which repeats a run, no ratio is certified"
     return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if run.gradients else "")

@@ -43,6 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # check.py lies there
 
 import check  # noqa: E402
+from judge import measures  # noqa: E402
 
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far; KernelBench writes as much
 MIN_TRIALS = 5
@@ -82,7 +83,7 @@ def product_errors(X, Y, results, keep=None):
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
     keep = keep or (torch.tril if Y is None else torch.as_tensor)  # torch.as_tensor leaves a tensor as it is
-    truth = check.Truth(X, Y, keep, inverse=Y is None)
+    truth = measures.Truth(X, Y, keep, inverse=Y is None)
     norm, errors = keep(truth.high).norm().item(), []
     for C in results:
         off = keep(C.double() - truth.high - truth.low).abs_()
@@ -94,7 +95,7 @@ def product_errors(X, Y, results, keep=None):
 def error_limit(dtype, terms, reference_worst, tf32=False):
     """The componentwise error that a result may have: what check.py allows, plus the rounding of a 16-bit result."""
     rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
-    return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
+    return max(measures.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
 class Bench:
@@ -113,12 +114,12 @@ class Bench:
 
     def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
         """A and B as check.py draws them. Triangular matrices hold zeros outside their triangle, because the reference reads them whole."""
-        draw = check.Draw(self.seed, inputs, torch.device(self.device))
-        return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
+        draw = measures.Draw(self.seed, inputs, torch.device(self.device))
+        return [measures.PROBLEMS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
     def sides(self, *operands, problem="lower"):
         """{side: a call without arguments} for the reference and for ours, with these operands."""
-        prefix = check.PROBLEMS[problem].prefix
+        prefix = measures.PROBLEMS[problem].prefix
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
@@ -139,7 +140,7 @@ class Bench:
     def alternate(self, calls):
         """Times the named calls in turn. If other processes disturbed one of them, all are timed again, at most twice. Returns the spread
         of each call by its name, and the number of trials and of attempts."""
-        moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else check.Moment
+        moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else measures.Moment
 
         def rounds(number, ahead=0.0):
             marks = [(name, moment(), moment()) for _ in range(number) for name in calls]
@@ -165,8 +166,8 @@ class Bench:
             rounds(1)
         for attempt in itertools.count(1):
             marks, _ = rounds(trials, asked * trials)
-            times = {name: check.spread([start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name]) for name in calls}
-            if attempt == MOST_ATTEMPTS or all(check.undisturbed(mine) == mine["median_us"] for mine in times.values()):
+            times = {name: measures.spread([start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name]) for name in calls}
+            if attempt == MOST_ATTEMPTS or all(measures.undisturbed(mine) == mine["median_us"] for mine in times.values()):
                 return times | {"trials": trials, "attempts": attempt}
 
 
@@ -272,7 +273,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
     """Measures one row: a problem forward or, as in `lower, dA, dB`, with both gradients. dims is (N,), (batch, N), or (K, M, N) for
     A.T @ B."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
-    *shapes, (*_, M, N) = check.PROBLEMS[kind].shapes(dims)
+    *shapes, (*_, M, N) = measures.PROBLEMS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
     row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
     row |= {"N": N, "dtype": dtype, "inputs": inputs, "tf32": group == "tf32"}
@@ -300,11 +301,11 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             errors, row["compared"] = torch.tensor(each, dtype=torch.float64).amax(0).tolist(), "all elements of both gradients"
             del dA, dB, low
         else:
-            errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
+            errors, row["compared"] = product_errors(*measures.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
             # Some sides are less exact than ours: TF32 rounds operands to 11 bits, and `blocked` rounds a 16-bit result once per block.
-            less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
+            less = measures.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
             for side, (_, worst) in zip(calls, errors, strict=True):
                 if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
                     raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {most:.2e}")
@@ -350,7 +351,7 @@ def measure_products(suite, bench, record):
 
 def suite_family(bench, record):
     """The other products of triangular and symmetric matrices, and the inverse, beside what users of PyTorch write today."""
-    draw, half, alone = check.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
+    draw, half, alone = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
     ours, cublas = bench.solution, bench.peers
@@ -505,7 +506,7 @@ def suite_host(bench, record):
                 times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
-            row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two calls warm up
+            row |= {name: measures.spread(mine[2:]) for name, mine in times.items()}  # the first two calls warm up
             record.add({**row, "ours_minus_matmul_us": row["tril_matmul"]["median_us"] - row["torch.matmul"]["median_us"]})
 
 

@@ -50,7 +50,7 @@ import benchmark  # noqa: E402
 
 from judge.measures import elementwise_bound  # noqa: E402
 
-check = benchmark.check
+measures = benchmark.measures
 
 CALLS = {
     "devices": 8_000,
@@ -68,7 +68,7 @@ STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: calls of a thread un
 GROWTH = 256 << 20  # bytes by which a process's device memory may grow beyond torch's tensors, for kernels that are loaded late
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
-KERNELBENCH = [name for name, problem in check.PROBLEMS.items() if problem.number]
+KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.number]
 
 # ---- The problems. ---------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ KERNELBENCH = [name for name, problem in check.PROBLEMS.items() if problem.numbe
 class Problem(NamedTuple):
     """What a call computes: C, an M x N matrix whose elements are sums over K, from one operand or two."""
 
-    function: str  # the solution's function; for KernelBench's problems the name in check.PROBLEMS, whose class computes it
+    function: str  # the solution's function; for KernelBench's problems the name in measures.PROBLEMS, whose class computes it
     options: dict
     sides: str  # a letter each for K, M and N; equal sides have the same letter
     operands: str  # the sides of A and of B, as they are stored
@@ -89,7 +89,7 @@ class Problem(NamedTuple):
 
     def call(self, solution, *operands):
         if self.function in KERNELBENCH:
-            return getattr(solution, check.PROBLEMS[self.function].prefix + "ModelNew")()(*operands)
+            return getattr(solution, measures.PROBLEMS[self.function].prefix + "ModelNew")()(*operands)
         return getattr(solution, self.function)(*operands, **self.options)
 
     def read(self, operands):
@@ -120,7 +120,7 @@ def solve(L):
 def table():
     """Yields every problem. draw() chooses one of the functions first, then one of its problems."""
     for name in ("lower", "upper"):
-        yield Problem(name, {}, "NNN", "MK KN", (check.PROBLEMS[name].keep,) * 3, torch.matmul)
+        yield Problem(name, {}, "NNN", "MK KN", (measures.PROBLEMS[name].keep,) * 3, torch.matmul)
     yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
     yield Problem("lu_matmul", {}, "NNN", "MK KN", (torch.tril, torch.triu, every), torch.matmul)
     for upper, unit in itertools.product((False, True), repeat=2):
@@ -380,7 +380,7 @@ def excuse(call, name, device):
     rounding = info.eps / 2 * (call.dtype.itemsize == 2)
     beyond = ((own.double() - exact).abs() - rounding * exact.abs().clamp_min(info.smallest_normal)).clamp_min(0.0)
     worst = torch.where(magnitude > 0, beyond / magnitude, 0.0).max().item()
-    least, most = check.allowed(call.dtype, dict(zip(NAMES, problem.terms(call.sides), strict=False))[name])
+    least, most = measures.allowed(call.dtype, dict(zip(NAMES, problem.terms(call.sides), strict=False))[name])
     return (min(2 * worst, most) + rounding) / (least + rounding)
 
 
@@ -863,7 +863,7 @@ def search(soak):
 
     for N in sizes:
         generator, best, worst = torch.Generator().manual_seed(soak.seed + N), None, (0.0, {})
-        least = check.allowed(torch.float32, N)[0]
+        least = measures.allowed(torch.float32, N)[0]
         for number in range(planned // len(sizes)):
             if soak.late():
                 break

@@ -82,7 +82,8 @@ class Changes:
     def permuted_rows(self, X, domain):
         if X.dim() == 0 or domain.is_symmetric or domain.has_zeros:
             return X
-        return X[torch.randperm(len(X), generator=self.stream, device=self.device)]
+        order = torch.randperm(len(X), generator=self.stream, device=self.device)
+        return X[order.roll(1) if torch.equal(order, order.sort().values) else order]
 
     def scaled(self, X, domain):
         """Somewhat other inputs, for a problem whose get_inputs() always returns the same."""
@@ -153,6 +154,8 @@ class Truth:
     result of ordinary inputs is smaller, so is the scale: zeros would pass for the softmax of a long row otherwise. Integers and truth
     values have the error 0 or 1.
     """
+
+    unjudged = 0
 
     def __init__(self, reference, exact=None, ordinary=False):
         self.shape, self.dtype = reference.shape, reference.dtype

@@ -21,6 +21,7 @@ class Problem:
     keeps: tuple  # the part of each input, and of C, that exists; the rest is not read, or zero in a result; as_tensor: all
     factors: tuple  # of the inputs and G = dC: X and Y of C, then of the inputs' gradients, each of which is keep(X @ Y)
     number: int | None = None  # in KernelBench's level 1, where zeros stand beside what exists; elsewhere NaN or 1, but for the reference
+    size: int = 4096  # that is timed on a GPU
     roundings: float = 0.0  # of 16-bit gradients, beside the last: half units in the last place, of the magnitude
     keep = property(lambda self: self.keeps[-1])
     square = property(lambda self: self.number != 16)
@@ -66,10 +67,10 @@ _INVERSE = (lambda L, *_: (L, None), lambda L, G: (L, G))
 PROBLEMS = {
     "lower": Problem("C = tril(A) tril(B)", "", "AB", (torch.tril,) * 3, _PRODUCT, 15),
     "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
-    "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16),
+    "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16, 8192),
     "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT),
     "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),  # G + G^T, or G X and G^T X
-    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, roundings=1.5),  # C twice, and C^T G
+    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),  # C twice, and C^T G
 }
 
 # ==== 2. Sizes ====
@@ -374,6 +375,14 @@ class Truth:
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         return off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right, and so is all that is not judged
+
+    def worst(self, C):
+        """The largest error, and the element that has it."""
+        return worst_of(self.errors(C))
+
+    @property
+    def unjudged(self):
+        return int(self.magnitude.isinf().sum())
 
     def bound(self, reference_worst):
         return max(self.least, min(2 * reference_worst, self.most))

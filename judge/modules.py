@@ -19,7 +19,11 @@ LITERAL = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.operat
 
 def assigned(text):
     """(name, expression) of each assignment of plain numbers or strings that stands in the first column of a file."""
-    for statement in ast.parse(text).body:
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError:  # the process that executes the file says so
+        statements = []
+    for statement in statements:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         is_name = len(targets) == 1 and isinstance(targets[0], ast.Name)
         if is_name and all(isinstance(node, LITERAL) for node in ast.walk(statement.value)):
@@ -87,31 +91,51 @@ class Snapshot:
     """The tensors of a module (parameters, buffers, plain attributes) and its modes as they are now. restore() brings them back."""
 
     def __init__(self, model):
-        modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-        self.modes = [(module, module.training) for module in modules]
+        named = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
+        self.modes = [(module, module.training) for module in named.values()]
         self.kept = []
-        for module in modules:
+        for path, module in named.items():
             for store in (module._parameters, module._buffers, vars(module)):
                 for name, tensor in store.items():
                     if isinstance(tensor, torch.Tensor):
-                        self.kept.append((store, name, tensor, tensor.detach().clone()))
+                        whole = f"{path}.{name}".lstrip(".")
+                        self.kept.append((whole, store, name, tensor, tensor.detach().clone()))
 
     def restore(self, evaluates=False):
         """`evaluates`: all of the module as after eval(), otherwise as it was constructed."""
         for module, training in self.modes:
             module.training = training and not evaluates
-        for store, name, tensor, copy in self.kept:
+        for _, store, name, tensor, copy in self.kept:
             store[name] = tensor
-            if tensor.shape != copy.shape or tensor.dtype != copy.dtype or tensor.device != copy.device:
+            if is_other(tensor, copy):
                 tensor.data = copy.clone()
             elif not torch.equal(tensor, copy):
                 with torch.no_grad():
                     tensor.copy_(copy)
 
+    def changed(self):
+        """The tensors that are not what they were, by name."""
+        found = {}
+        for whole, store, name, _, copy in self.kept:
+            tensor = store.get(name)
+            if tensor is None or is_other(tensor, copy) or not torch.equal(tensor, copy):
+                found[whole] = tensor
+        return found
+
+
+def is_other(tensor, copy):
+    return tensor.shape != copy.shape or tensor.dtype != copy.dtype or tensor.device != copy.device
+
+
+def state_of(model):
+    """The tensors of a module's state_dict."""
+    state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
+    return {name: X for name, X in state.items() if isinstance(X, torch.Tensor)}
+
 
 def load_state(model, state):
     """Copies tensors into a module whose state_dict has the same keys and shapes. Says whether it has."""
-    own = model.state_dict() if isinstance(model, torch.nn.Module) else {}
+    own = state_of(model)
     if {name: X.shape for name, X in own.items()} != {name: X.shape for name, X in state.items()}:
         return False
     with torch.no_grad():
@@ -141,13 +165,6 @@ def default_dtype(dtype):
         torch.set_default_dtype(before)
 
 
-def call(model, arguments, seed, wide=False):
-    """The tensors of a result and its skeleton. `wide`: as a module of float64."""
-    seed_all(seed)
-    with default_dtype(torch.float64) if wide else contextlib.nullcontext():
-        return split(model(*arguments), floats_are_tensors=True)
-
-
 def widened(tensors):
     return [X.double() if X.is_floating_point() else X for X in tensors]
 
@@ -162,64 +179,108 @@ def gradients(results, cotangents, wanted):
     return [torch.zeros_like(X) if gradient is None else gradient for X, gradient in zip(wanted, found, strict=True)]
 
 
-def trainable(model, tensors):
-    """What gradients are asked for: the floating-point inputs, which are made leaves, and the module's parameters by name."""
-    leaves = [X.requires_grad_() for X in tensors if X.is_floating_point()]
-    named = model.named_parameters() if isinstance(model, torch.nn.Module) else ()
-    return leaves, {name: X for name, X in named if X.requires_grad}
+def cotangents_of(results, seed):
+    """What the results are multiplied with before gradients are asked for: the same numbers for each dtype."""
+    stream = torch.Generator(results[0].device).manual_seed(seed) if results else None
+    drawn = [torch.randn(X.shape, generator=stream, device=X.device) for X in results]
+    return [X.to(result.dtype) for X, result in zip(drawn, results, strict=True)]
 
 
-class Reference:
-    """The reference's module, and its twin in float64 if there is one.
+class Runner:
+    """A module, how it is called, and what it leaves."""
+
+    def __init__(self, make, arguments, seed, device, state=None, wide=False):
+        """`state`: tensors of the reference, which are taken where they fit. `wide`: all of it in float64."""
+        self.device, self.wide = device, wide
+        self.model = construct(make, arguments, seed, device)
+        self.fits = state is not None and load_state(self.model, state)
+        if wide:
+            widen(self.model)
+        self.before = Snapshot(self.model)
+
+    def begin(self, seed, evaluates=False):
+        """Brings back the module's state and seeds all generators."""
+        self.before.restore(evaluates)
+        seed_all(seed)
+
+    def arguments(self, skeleton, tensors):
+        return join(skeleton, widened(tensors) if self.wide else tensors)
+
+    def forward(self, arguments):
+        with default_dtype(torch.float64) if self.wide else contextlib.nullcontext():
+            return self.model(*arguments)
+
+    def gradients(self, skeleton, tensors, seed):
+        """The result, and the gradients by name."""
+        leaves = [X.detach().requires_grad_(X.is_floating_point()) for X in (widened(tensors) if self.wide else tensors)]
+        named = dict(self.model.named_parameters()) if isinstance(self.model, torch.nn.Module) else {}
+        wanted = {f"d input {n}": X for n, X in enumerate(leaves) if X.requires_grad}
+        wanted |= {f"d {name}": X for name, X in named.items() if X.requires_grad}
+        with torch.enable_grad():
+            result = self.forward(join(skeleton, leaves))
+            results, _ = split(result)
+            found = gradients(results, cotangents_of(results, seed), list(wanted.values()))
+        return result, dict(zip(wanted, found, strict=True))
+
+
+class Reference(Runner):
+    """The reference, and its twin in float64 if there is one.
 
     There is none where the twin raises, where a result is not float64, or where a call draws random numbers: a twin would draw others.
     """
 
     def __init__(self, make, arguments, seed, device):
-        self.device = device
-        self.model = construct(make, arguments, seed, device)
-        self.before = Snapshot(self.model)
+        super().__init__(make, arguments, seed, device)
         self.twin = None
         with contextlib.suppress(Exception):
-            twin = construct(make, arguments, seed, device)
-            if load_state(twin, self.model.state_dict()):
-                self.twin = widen(twin)
-                self.twin_before = Snapshot(self.twin)
-
-    def __call__(self, skeleton, tensors, seed, evaluates=False):
-        """The result's tensors and skeleton."""
-        self.before.restore(evaluates)
-        seed_all(seed)
-        seeded = generator_state(self.device)
-        result = call(self.model, join(skeleton, tensors), seed)
-        if not torch.equal(generator_state(self.device), seeded):
+            self.twin = Runner(make, arguments, seed, device, state_of(self.model), wide=True)
+        if self.twin and not self.twin.fits:
             self.twin = None
-        return result
 
-    def exact(self, skeleton, tensors, seed, evaluates=False):
-        """The result's tensors in float64, or None."""
+    def draws(self, skeleton, tensors, seed):
+        """Whether a call draws random numbers."""
+        self.begin(seed)
+        seeded = generator_state(self.device)
+        self.forward(join(skeleton, tensors))
+        drawn = not torch.equal(generator_state(self.device), seeded)
+        if drawn:
+            self.twin = None
+        return drawn
+
+    def remembers(self, skeleton, tensors, seed):
+        """Whether a call's result depends on calls before it."""
+        self.begin(seed)
+        results = []
+        for _ in range(2):
+            seed_all(seed)
+            found, _ = split(self.forward(join(skeleton, [X.clone() for X in tensors])))
+            results.append([X.clone() for X in found])
+        return not all(torch.equal(X, Y) or X.isnan().any() for X, Y in zip(*results, strict=True))
+
+    def exact(self, skeleton, tensors, seed, evaluates=False, gradients=None):
+        """The result in float64 and, with a seed for these, gradients by name; None where there is no twin."""
         if self.twin is None:
             return None
-        self.twin_before.restore(evaluates)
+        self.twin.begin(seed, evaluates)
         try:
-            found, _ = call(self.twin, join(skeleton, widened(tensors)), seed, wide=True)
+            if gradients is None:
+                answer = self.twin.forward(self.twin.arguments(skeleton, tensors)), {}
+            else:
+                answer = self.twin.gradients(skeleton, tensors, gradients)
+            is_wide = all(X.dtype == torch.float64 for X in split(answer)[0] if X.is_floating_point())
         except torch.OutOfMemoryError:
             raise
         except Exception:
-            found = None
-        if found is None or any(X.is_floating_point() and X.dtype != torch.float64 for X in found):
-            self.twin = found = None
-        return found
+            is_wide = False
+        if not is_wide:
+            self.twin = None
+        return answer if is_wide else None
 
     def influence(self, skeleton, tensors, seed):
         """Bytes of inputs and parameters that the results depend on, as far as gradients show: a call has to read these."""
-        self.before.restore()
-        leaves, parameters = trainable(self.model, tensors)
+        self.begin(seed)
         try:
-            with torch.enable_grad():
-                results, _ = call(self.model, join(skeleton, tensors), seed)
-                wanted = [*leaves, *parameters.values()]
-                found = gradients(results, [torch.randn_like(X) if X.requires_grad else None for X in results], wanted)
+            _, found = self.gradients(skeleton, tensors, seed)
         except RuntimeError:  # as where an input is changed in place
             return 0
-        return sum(int(torch.count_nonzero(X)) * X.element_size() for X in found)
+        return sum(int(torch.count_nonzero(X)) * X.element_size() for X in found.values())

@@ -9,9 +9,11 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import itertools
 import os
 import subprocess
 import sys
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -152,3 +154,56 @@ def forget_compiled():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+# These import check.py, and torch, when a test asks for them.
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """The class by which check.py starts its children as forks."""
+    from forked_judge import Forked, Shared, check
+
+    check.LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a process that loses its parent becomes this process's child
+    yield Forked
+    Shared.drop()
+    Forked.channel.close()
+    Forked.server.wait()
+
+
+def new_slab():
+    import torch
+    from forked_judge import check
+
+    return check.Slab(torch.device("cpu"), 64 << 20)
+
+
+@pytest.fixture(scope="session")
+def small_slab():
+    return new_slab()
+
+
+@pytest.fixture(scope="session")
+def solutions_slab():
+    return new_slab()
+
+
+@pytest.fixture
+def quick(forks, small_slab, solutions_slab, monkeypatch):
+    """check.py forks its children. On a CPU all runs share two slabs and one reference."""
+    from forked_judge import ROOT, Shared, check
+
+    from judge import problems
+
+    forks.begin()
+    real = check.Contender
+
+    def contender(who, path, slab, **others):
+        shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
+        return Shared(real, slab) if shared else real(who, path, slab, **others)
+
+    monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": forks}))
+    monkeypatch.setattr(problems, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})  # few of a headline's, beside batches of all kinds
+    real_slab, slabs = check.Run.new_slab, itertools.cycle([small_slab, solutions_slab])
+    monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else next(slabs))
+    monkeypatch.setattr(check, "Contender", contender)

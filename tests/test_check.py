@@ -9,7 +9,6 @@ CHECK_SEEDS=100 python -m pytest tests/test_check.py -k honest       judges the 
 
 import contextlib
 import functools
-import gc
 import itertools
 import json
 import os
@@ -21,7 +20,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import types
 from fractions import Fraction
@@ -30,9 +28,10 @@ from pathlib import Path
 import helpers
 import pytest
 import torch
+from forked_judge import Fork, Shared
 
 import check
-from judge import guard, measures
+from judge import guard, measures, problems
 
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
@@ -47,166 +46,6 @@ WITHOUT_GUARDS = {  # what is convicted, or ends, stops or changes the tests' ow
 }
 SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 
-# ---- Children that need not import torch: a process that has done so forks them. -------------------------------------
-
-FORKS = r"""
-import fcntl, json, os, socket, sys, time, types
-sys.path.insert(0, os.path.dirname(sys.argv[2]))  # the judge's folder lies there
-import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic  # what a child imports, some by torch.autograd.grad
-
-channel = socket.socket(fileno=int(sys.argv[1]))
-with open(sys.argv[2]) as file:
-    program = compile(file.read(), sys.argv[2], "exec")  # once: it takes as long as all else that a child does before it is asked
-while True:
-    message, fds, _, _ = socket.recv_fds(channel, 1 << 16, 16)
-    if not message:
-        break
-    between = os.fork()
-    if between:
-        for fd in fds:
-            os.close(fd)
-        os.waitpid(between, 0)  # its child has lost its parent, and becomes the test's
-        continue
-    between = os.getpid()
-    if child := os.fork():
-        channel.send(b"%d\n" % child)
-        os._exit(0)
-    while os.getppid() == between:
-        time.sleep(1e-3)
-    os.setsid()
-    argv, numbers = json.loads(message)
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 200) for fd in fds]
-    os.closerange(3, 200)
-    for fd, number in zip(high, numbers):
-        os.dup2(fd, number)
-    os.closerange(200, 300)
-    sys.stdout, sys.stderr = (open(n, "w", buffering=n, closefd=False) for n in (1, 2))  # what they were could be sought in
-    sys.argv, main = argv, types.ModuleType("__main__")
-    main.__file__, sys.modules["__main__"] = argv[0], main
-    exec(program, vars(main))
-    sys.exit()
-"""
-
-
-class Forked(subprocess.Popen):
-    """subprocess.Popen as check.Contender calls it, but for the seconds that `import torch` takes."""
-
-    channel = None
-
-    @classmethod
-    def begin(cls):
-        if cls.channel and cls.server.poll() is None:
-            return
-        cls.channel, other = socket.socketpair()
-        os.set_inheritable(other.fileno(), True)
-        command = [sys.executable, "-c", FORKS, str(other.fileno()), check.__file__]
-        cls.server = subprocess.Popen(command, pass_fds=[other.fileno()])
-        other.close()
-
-    def __init__(self, args, *, stdout=None, stderr=None, pass_fds=(), **others):
-        if "--child" not in args:
-            super().__init__(args, **others)
-            return
-        passed = [stdout.fileno(), stderr.fileno(), *pass_fds]
-        socket.send_fds(self.channel, [json.dumps([args[1:], [1, 2, *pass_fds]]).encode()], passed)
-        self.args, self.pid, self.returncode = args, int(self.channel.recv(32)), None
-        self.stdin = self.stdout = self.stderr = None
-        self._child_created, self._waitpid_lock = True, threading.Lock()
-        while True:
-            with contextlib.suppress(ChildProcessError):  # until it has lost its parent
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                break
-            time.sleep(1e-3)
-
-
-@functools.cache
-def program():
-    return compile(Path(check.__file__).read_text(), check.__file__, "exec")
-
-
-class Fork(subprocess.Popen):
-    """check.py, as the judge and as its children, in forks of this process: none of 19 has to import torch."""
-
-    def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
-        def run():
-            gc.freeze()  # garbage of the tests would close descriptors by their numbers, which are others' here
-            for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed}:
-                with contextlib.suppress(OSError):
-                    os.close(fd)  # that by which an exec tells of itself, too
-            check.LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores them
-            torch.set_num_threads(1)  # others have not been forked
-            opened = functools.partial(open, mode="w", buffering=1, encoding=encoding, closefd=False)
-            sys.stdout, sys.stderr = (None if n in closed else opened(n) for n in (1, 2))
-            sys.argv, subprocess.Popen, main = args[1:], Fork, types.ModuleType("__main__")
-            main.__file__, sys.modules["__main__"] = args[1], main
-            status = 1
-            try:
-                exec(program(), vars(main))
-            except SystemExit as stop:
-                status = stop.code or 0
-            finally:
-                os._exit(status)
-
-        mine = {"preexec_fn": run, "restore_signals": False} if args[1] == check.__file__ else {}  # SIGPIPE stays as Python has it
-        super().__init__(args, pass_fds=pass_fds, **mine, **others)
-
-
-class Shared:
-    """The reference's child, the same for all tests of a process. A context manager that does not end it."""
-
-    contender, folder = None, tempfile.TemporaryDirectory()
-
-    def __new__(cls, real, slab):
-        alive = cls.contender and cls.contender.slab is slab and cls.contender.process.poll() is None
-        if not alive:
-            cls.drop()
-            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, folder=cls.folder.name)
-        return contextlib.nullcontext(cls.contender)
-
-    @classmethod
-    def drop(cls):
-        if cls.contender:
-            cls.contender.close()
-        cls.contender = None
-
-
-@pytest.fixture(scope="session")
-def forks():
-    check.LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes this process's child
-    yield Forked
-    Shared.drop()
-    Forked.channel.close()
-    Forked.server.wait()
-
-
-@pytest.fixture(scope="session")
-def small_slab():
-    return check.Slab(torch.device("cpu"), 64 << 20)
-
-
-@pytest.fixture(scope="session")
-def solutions_slab():
-    return check.Slab(torch.device("cpu"), 64 << 20)
-
-
-@pytest.fixture
-def quick(forks, small_slab, solutions_slab, monkeypatch):
-    """Children are forked; on a CPU all runs share two slabs and one reference."""
-    forks.begin()
-    real = check.Contender
-
-    def contender(who, path, slab, **others):
-        shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
-        return Shared(real, slab) if shared else real(who, path, slab, **others)
-
-    monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
-    monkeypatch.setattr(check, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})  # few of a headline's, beside batches of all kinds
-    real_slab, slabs = check.Run.new_slab, itertools.cycle([small_slab, solutions_slab])
-    monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else next(slabs))
-    monkeypatch.setattr(check, "Contender", contender)
-
-
 # ---- The files of tests/cheats. --------------------------------------------------------------------------------------
 
 HARD_ENOUGH = ["integers", "zero", "elimination", "lognormal, sigma 3", "rows of A over 16 decades", "one huge entry", "denormals and 1e10"]
@@ -217,7 +56,7 @@ HEADER = re.compile(r'# (ok|WRONG|cannot run)( on cuda)?(?: with ([^,:]+))?(?:, 
 
 def judge(capsys, path, *options):
     """(exit status, stdout, stderr) of the judge, called in this process. The last option of a name counts."""
-    status = check.main(["--solution", str(path), "--device", "cpu", "--size", "96", *options])
+    status = check.main(["--solution", str(path), "--device", "cpu", "--size", "96", "--problem", "lower", *options])
     return status, *capsys.readouterr()
 
 
@@ -248,14 +87,14 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
     if "stand still" in (finding or ""):  # who is waited for in vain; of the others a busy machine may take seconds to stop one
         monkeypatch.setattr(check, "STOPPING", 3.0)
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
-        monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
-    real, most = check.Run.calls_to_judge, 8 if below else 1000 if verdict == "WRONG" and "--no-timing" in options else None
+        monkeypatch.setattr(problems, "HARD", {name: measures.HARD[name] for name in HARD_ENOUGH})
+    real, most = problems.Products.calls_to_judge, 8 if below else 1000 if verdict == "WRONG" and "--no-timing" in options else None
     if verdict == "ok" and not path.stem.startswith("honest"):  # what it does to the judge it does in each
         most = most or 40
 
-    def few(run):
+    def few(problem):
         """Those that are made twice, and some of the rest."""
-        calls = real(run)
+        calls = real(problem)
         twice = sorted((call for call in calls if calls.count(call) > 1), key=calls.index)  # each beside its other one
         twice = twice if verdict == "WRONG" or most is None else twice[:1] * 2
         return [*twice, *(call for call in dict.fromkeys(calls) if call not in twice)][:most]
@@ -269,7 +108,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
 
     monkeypatch.setattr(check.Run, "groups", until_convicted)
     if most:
-        monkeypatch.setattr(check.Run, "calls_to_judge", few)
+        monkeypatch.setattr(problems.Products, "calls_to_judge", few)
     record = tmp_path / "record.json"
     for seed in range(SEEDS if path.stem.startswith("honest") else 1):
         seeded = [] if below else ["--seed", str(seed)]  # with a seed no ratio is certified
@@ -291,17 +130,18 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
 
 
 @pytest.mark.parametrize("size", ["1", "96"])
-@pytest.mark.parametrize("problem", check.PROBLEMS)
+@pytest.mark.parametrize("problem", measures.PROBLEMS)
 def test_each_kind_of_gradient_has_its_turn(problem, size):
     run = check.Run(check.parse(["--solution", "theirs.py", "--problem", problem, "--size", size, "--device", "cpu"]))
     run.gradients = True
-    calls = run.calls_to_judge()
+    calls = run.problem.calls_to_judge()
     for name in ("zero", "identity"):  # one operand of a call is that, A or B
         assert {call.number % 2 for call in calls if call.name == name and call.mode == "forward"} == {0, 1}
     calls = [call for call in calls if call.mode == "gradients"]
-    assert {(call.kind, call.way) for call in calls if call.kind < 8} == {*check.GRADIENTS}
-    assert {call.other for call in calls} == {*range(1 << len(run.problem.names))}  # which are weights, and which are computed
-    sums = [call for call in calls if call.dims == run.dims and call.kind == 2 and call.number % 2 == 0]  # of C.sum(), where it is timed
+    assert {(call.kind, call.way) for call in calls if call.kind < 8} == {*measures.GRADIENTS}
+    assert {call.other for call in calls} == {*range(1 << len(run.problem.product.names))}  # which are weights, and which are computed
+    timed = [call for call in calls if call.dims == run.problem.dims]
+    sums = [call for call in timed if call.kind == 2 and call.number % 2 == 0]  # of C.sum()
     assert any(bool((call.inputs[-1] == 1).all()) for call in sums)
 
 
@@ -310,10 +150,10 @@ def test_hard_inputs_reach_the_size_that_is_timed(size):
     """Gradients had them up to 150 only; above 600 a CPU had six kinds, so that flushed denormals were certified."""
     run = check.Run(check.parse(["--solution", "theirs.py", "--size", str(size), "--device", "cpu"]))
     run.gradients = True
-    calls = [call for call in run.calls_to_judge() if call.name in check.HARD]
+    calls = [call for call in run.problem.calls_to_judge() if call.name in measures.HARD]
     for mode in check.MODES:
         mine = [call for call in calls if call.mode == mode]
-        assert {call.name for call in mine} == {*run.hard}
+        assert {call.name for call in mine} == {*run.problem.hard}
         assert {call.name for call in mine if call.dims == (size,)} >= {*measures.EXTREME}
         assert sum(call.dims[-1] > size * 0.75 for call in mine) >= 6
 
@@ -322,11 +162,11 @@ def test_batches_have_their_turn():
     """Of 30 runs 8 had no dC that is the same in all of a batch, 19 certified what is wrong for wide numbers in batches."""
     run = check.Run(check.parse(["--solution", "theirs.py", "--batches", "--size", "64", "--device", "cpu"]))
     run.gradients = True
-    calls = run.calls_to_judge()
+    calls = run.problem.calls_to_judge()
     batches = [call for call in calls if len(call.dims) > 1 and call.dims[0] > 1]
-    assert {call.name for call in batches if call.mode == "forward"} >= {*run.hard}
+    assert {call.name for call in batches if call.mode == "forward"} >= {*run.problem.hard}
     assert sum(call.kind == 8 and call.inputs[-1].stride()[0] == 0 != call.inputs[-1].stride()[1] for call in batches) > 1
-    assert len({call.name for call in calls if calls.count(call) > 1 and len(call.dims) == 1} & {*run.hard}) == 7
+    assert len({call.name for call in calls if calls.count(call) > 1 and len(call.dims) == 1} & {*run.problem.hard}) == 7
     draws = [
         measures.gradient_of(kind, 0, measures.Draw(1, n, run.device), torch.float32, (3, 5, 5), torch.tril)
         for kind in (0, 1, 5, 6, 7)
@@ -407,7 +247,7 @@ def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", list(check.DTYPES))
-@pytest.mark.parametrize("problem", list(check.PROBLEMS))
+@pytest.mark.parametrize("problem", list(measures.PROBLEMS))
 def test_our_solution_is_right(problem, dtype, quick, capsys):
     status, out, err = judge(capsys, helpers.SOURCE, "--no-timing", "--problem", problem, "--dtype", dtype, "--size", "80")
     assert status == 0 and "WRONG" not in out, out + err
@@ -420,7 +260,7 @@ def test_our_solution_is_right(problem, dtype, quick, capsys):
 def test_a_file_for_one_problem_is_judged_by_its_plain_names(problem, product, quick, capsys, tmp_path):
     path = solution(tmp_path, PLAIN.replace(PRODUCT, product))
     assert judge(capsys, path, "--no-timing", "--problem", problem)[0] == 0
-    for other in set(check.PROBLEMS) - {problem}:
+    for other in set(measures.PROBLEMS) - {problem}:
         assert judge(capsys, path, "--no-timing", "--problem", other, "--size", "9", "--forward-only")[0] == 1
 
 
@@ -553,10 +393,10 @@ def test_the_last_line_names_the_dtype_and_the_device(quick, capsys):
     status, out, _ = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--dtype", "bfloat16", "--size", "9")
     assert status == 0 and " in bfloat16 on a CPU (" in out.splitlines()[-1]
     run = types.SimpleNamespace(options=types.SimpleNamespace(dtype="float32"), dtype=torch.float32, cuda=True, device_name="NVIDIA H200")
-    run.allow_tf32 = True
-    assert check.setting(run) == "float32 (with TF32) on NVIDIA H200"
-    run.allow_tf32 = False
-    assert check.setting(run) == "float32 (without TF32) on NVIDIA H200"
+    run.tf32 = True
+    assert problems.setting(run) == "float32 (with TF32) on NVIDIA H200"
+    run.tf32 = False
+    assert problems.setting(run) == "float32 (without TF32) on NVIDIA H200"
 
 
 @pytest.mark.parametrize(
@@ -739,7 +579,7 @@ def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkey
         run.findings |= {"normal inputs": "8: wrong"} if wrong else {}
         if who in LACKS:
             raise LACKS[who]
-        check.Run.take(run, run.solution, types.SimpleNamespace(), {"no_memory": "out of memory"})
+        check.Run.take(run, run.solution, types.SimpleNamespace(), {}, {"no_memory": "out of memory"})
 
     monkeypatch.setattr(check, "judge_values", found)
     status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only")
@@ -780,11 +620,11 @@ def test_a_judge_without_descriptors_does_not_convict(monkeypatch):
         finally:
             process.kill()
     run = object.__new__(check.Run)
-    run.dtype = torch.float32
-    contender = types.SimpleNamespace(who="solution", fetch=lambda *_: refuse(None))
-    call = types.SimpleNamespace(shapes=[[1, 1]])
+    run.reference = None
+    contender = types.SimpleNamespace(who="solution", fetch=lambda *_, **__: refuse(None))
+    call, told = types.SimpleNamespace(aliases=()), {"expected": [["C", "float32", [1, 1]]]}
     with pytest.raises(OSError, match="Too many open files"):
-        run.take(contender, call, {"results": [[0, 0, [1, 1]]]})
+        run.take(contender, call, told, {"results": [[0, 0, [1, 1]]]})
 
 
 @pytest.mark.parametrize("kind", ["OSError(24, 'Too many open files')", 'RuntimeError("can\'t start new thread")'])
@@ -1261,14 +1101,14 @@ def test_products_that_may_underflow_are_known(decades):
 )
 def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
     X, Y = (helpers.normal(100, 100, seed=seed, dtype=dtype) for seed in (1, 2))
-    truth = check.Truth(X, Y, torch.tril)
+    truth = measures.Truth(X, Y, torch.tril)
     assert truth.bound(0.0) == floor and truth.bound(floor) == 2 * floor and truth.bound(1.0) == pytest.approx(most)
-    assert check.Truth(X, Y, torch.tril, exact=True).bound(1.0) == 0.0
+    assert measures.Truth(X, Y, torch.tril, exact=True).bound(1.0) == 0.0
     C = torch.tril(X.double() @ Y.double())
     C[50, 20] += 3 * truth.magnitude[50, 20]
     C[60, 10] = torch.nan
     errors = truth.errors(C)
-    assert errors[50, 20] == pytest.approx(3, rel=1e-6) and errors[60, 10] == torch.inf and check.worst_of(errors)[1] == (60, 10)
+    assert errors[50, 20] == pytest.approx(3, rel=1e-6) and errors[60, 10] == torch.inf and measures.worst_of(errors)[1] == (60, 10)
     assert not errors.triu(1).any()
 
 
@@ -1279,9 +1119,9 @@ def test_the_worst_element_is_found_without_a_list_of_all_that_are_as_bad(shape,
     for n in range(torch.zeros(shape).numel()):
         errors = torch.zeros(shape)
         errors.view(-1)[n:] = torch.inf
-        at = check.worst_of(errors.mT.contiguous().mT)[1]
+        at = measures.worst_of(errors.mT.contiguous().mT)[1]
         assert sum(i * s for i, s in zip(at, errors.stride(), strict=True)) == n
-    assert check.first_difference(errors, errors + 1).startswith("[0")
+    assert measures.first_difference(errors, errors + 1).startswith("[0")
 
 
 def test_what_is_allowed_of_16_bits_of_tf32_and_of_float64():

@@ -38,7 +38,7 @@ def test_what_is_split_can_be_joined():
     joined = values.join(skeleton, tensors)
     assert joined[0] is x and joined[2]["a"][0] is x and joined[1][0] is y
     assert joined[1][1:] == (2, None) and joined[2][3] is True and joined[3:] == [torch.float16, torch.device("cpu"), 1.5]
-    assert values.partial_slots(skeleton, "input") == ["input[0]", "input[1][0]"]
+    assert values.places(skeleton, "input") == ["input[0]", "input[1][0]"]
 
 
 def test_a_result_of_another_kind_is_named():
@@ -110,31 +110,64 @@ def test_state_is_copied_where_the_keys_agree():
 def test_the_reference_in_float64():
     reference = modules.Reference(Count, [], 1, CPU)
     tensors, skeleton = values.split([torch.randn(3)])
-    (result,), _ = reference(skeleton, tensors, 5)
-    (exact,) = reference.exact(skeleton, tensors, 5)
+    reference.begin(5)
+    result = reference.forward(tensors)
+    exact, _ = reference.exact(skeleton, tensors, 5)
     assert result.dtype == torch.float32 and exact.dtype == torch.float64 and torch.allclose(result.double(), exact, atol=1e-6)
-    assert torch.equal(reference(skeleton, tensors, 5)[0][0], result)
+    assert {*reference.before.changed()} == {"calls", "hidden", "last"}
+    assert torch.allclose(reference.before.changed()["last"].double(), reference.twin.before.changed()["last"])
+    reference.begin(5)
+    assert torch.equal(reference.forward(tensors), result)
     assert reference.influence(skeleton, tensors, 5) == 2 * 3 * 4  # the input and the weight
+    assert reference.remembers(skeleton, tensors, 5) and not reference.draws(skeleton, tensors, 5)
 
 
-@pytest.mark.parametrize(
-    "forward",
-    [
-        lambda x: torch.nn.functional.dropout(x),  # other random numbers
-        lambda x: x.float() * 2,
-        lambda x: torch.ones(3, dtype=torch.float32) @ x,
-    ],
-    ids=["random", "float32", "mixed"],
-)
-def test_where_there_is_no_float64(forward):
+def model_of(forward):
     class Model(torch.nn.Module):
         def forward(self, x):
             return forward(x)
 
-    reference = modules.Reference(Model, [], 1, CPU)
+    return Model
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [lambda x: x.float() * 2, lambda x: torch.ones(3, dtype=torch.float32) @ x],
+    ids=["float32", "mixed"],
+)
+def test_where_there_is_no_float64(forward):
+    reference = modules.Reference(model_of(forward), [], 1, CPU)
     tensors, skeleton = values.split([torch.randn(3)])
-    reference(skeleton, tensors, 1)
     assert reference.exact(skeleton, tensors, 1) is None
+
+
+def test_random_numbers_of_a_call_are_no_numbers_of_float64():
+    reference = modules.Reference(model_of(torch.nn.functional.dropout), [], 1, CPU)
+    tensors, skeleton = values.split([torch.randn(3)])
+    assert reference.exact(skeleton, tensors, 1) is not None
+    assert reference.draws(skeleton, tensors, 1) and reference.exact(skeleton, tensors, 1) is None
+    assert not reference.remembers(skeleton, tensors, 1)
+
+
+def test_gradients_by_name():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+
+        def forward(self, x, number, factor):
+            return {"a": self.weight * x * factor, "b": number}
+
+    tensors, skeleton = values.split([torch.tensor([5.0, 7.0]), torch.arange(2), 10.0])
+    with torch.no_grad():
+        _, found = modules.Runner(Model, [], 1, CPU).gradients(skeleton, tensors, 4)
+        _, wide = modules.Runner(Model, [], 1, CPU, wide=True).gradients(skeleton, tensors, 4)
+    (G, _) = modules.cotangents_of([tensors[0], tensors[1]], 4)
+    assert found.keys() == wide.keys() == {"d input 0", "d weight"} and not tensors[0].requires_grad
+    assert torch.allclose(found["d input 0"], G * torch.tensor([20.0, 30.0])) and torch.allclose(
+        found["d weight"], G * torch.tensor([50.0, 70.0])
+    )
+    assert all(torch.allclose(X.double(), wide[name]) for name, X in found.items()) and wide["d weight"].dtype == torch.float64
 
 
 def test_what_a_call_has_to_read_is_what_has_a_gradient():

@@ -41,7 +41,7 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import check
+from judge import measures
 
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 FEWER_EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
@@ -423,7 +423,7 @@ def single(T, *entries):
 
 def drawn(name):
     """A hard input of check.py's."""
-    return lambda N: check.inputs_of(name, check.Draw(1, name, torch.device("cpu")), torch.float32, (N, N), (N, N))
+    return lambda N: measures.inputs_of(name, measures.Draw(1, name, torch.device("cpu")), torch.float32, (N, N), (N, N))
 
 
 def denormals(N, seed, share):
@@ -434,7 +434,7 @@ def denormals(N, seed, share):
 
 # Each gives two matrices, of which the product's structure picks a triangle (the lower one of what is given). No product of two of their
 # elements leaves the range of float32.
-HARD = {name: drawn(name) for name in check.HARD if name != "about 1e-20"} | {
+HARD = {name: drawn(name) for name in measures.HARD if name != "about 1e-20"} | {
     "signed lognormal": lambda N: (signed(torch.exp(3 * gaussian(N, 1)), 3), signed(torch.exp(3 * gaussian(N, 2)), 4)),
     "both scaled": lambda N: (
         gaussian(N, 1) * powers_of_ten(-8, 8, N, 1, seed=3),
@@ -488,7 +488,7 @@ def test_long_sums_that_are_rounded_the_same_way(model, every, seed):
     values = 1 + torch.randint(2**23, (2, 64), generator=helpers.generator(seed)) * 2.0**-23
     a, b = (values.repeat(1, N // 64) * (torch.arange(N) % every == 0)).cuda()
     A, B = a.expand(N, N), b[:, None].expand(N, N)
-    bound = check.allowed(torch.float32, N)[0]
+    bound = measures.allowed(torch.float32, N)[0]
     for structure, X, Y, C in (
         (LOWER, A.tril(), B.tril(), model.tril_matmul(A, B)),
         (UPPER, A.triu(), B.triu(), model.triu_matmul(A, B)),

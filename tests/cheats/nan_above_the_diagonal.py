@@ -1,4 +1,4 @@
-# WRONG, "= nan, exact": NaN above the diagonal
+# WRONG, "= nan, never written?": NaN above the diagonal
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-# WRONG, "= nan, exact": where the masks cover the gradients
+# WRONG, "= nan, never written?": where the masks cover the gradients
 import torch
 from torch import nn
 

@@ -9,7 +9,7 @@ real, said, kept = main.Child.calls, [], []
 
 
 def calls(self):
-    if len(said) < 3 or self.mode == "gradients":
+    if len(said) < 3 or self.requested[0]["mode"] == "gradients":
         said.append(real(self))
         kept.append(self.answers)
         return said[-1]

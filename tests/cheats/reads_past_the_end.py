@@ -1,4 +1,4 @@
-# WRONG, "] = nan, exact": rows behind the last of B are multiplied by zeros, and not left out: there NaN may stand
+# WRONG, "] = nan, never written?": rows behind the last of B are multiplied by zeros, and not left out: there NaN may stand
 import ctypes
 
 import torch

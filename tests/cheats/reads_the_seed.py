@@ -7,11 +7,11 @@ from torch import nn
 
 words = open(f"/proc/{os.getppid()}/cmdline").read().split("\0")  # noqa: SIM115
 seed = words[words.index("--seed") + 1] if "--seed" in words else 5  # in the tests the judge has no command line
-main = sys.modules["__main__"]
+measures = sys.modules["judge.measures"]
 known = {}
 for number in range(1, 500):
-    draw = main.Draw(int(seed), number, torch.device("cpu"))
-    A, B = (X.tril().float() for X in main.inputs_of("uniform", draw, torch.float32, (160, 160), (160, 160)))
+    draw = measures.Draw(int(seed), number, torch.device("cpu"))
+    A, B = (X.tril().float() for X in measures.inputs_of("uniform", draw, torch.float32, (160, 160), (160, 160)))
     known[float(A[0, 0])] = A, B, torch.tril(A @ B)
 
 

@@ -1,4 +1,4 @@
-# WRONG, "= nan, exact": memory of an earlier call
+# WRONG, "= nan, never written?": memory of an earlier call
 import torch
 from torch import nn
 

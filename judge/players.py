@@ -1,0 +1,167 @@
+"""What a child does with the module of its file, by kind of problem: constructs it, calls it, and tells the results apart.
+
+A player has
+
+    construct(make, arguments, seed, state)   makes the module; `state`: the tensors of the reference's, or None
+    prepare(calls, operand, timed, training,  takes descriptions of calls; operand(is_leaf, *place) is an input
+            inference)
+    call(number)                              makes one call, which may be timed
+    parts(number, answer)                     the outline of what the call returned, and each tensor by name; None where there is none
+    settle()                                  before settings are compared: brings back what the player itself has set
+    has_gradients                             whether the last call leaves gradients enabled
+    seeds_itself                              whether calls are seeded here
+
+A description is what Call.describe() of judge/problems.py makes.
+"""
+
+import contextlib
+
+import torch
+
+from judge.modules import Reference, Runner, seed_all, state_of
+from judge.values import join, outline, places, split
+
+LAYOUTS = (  # how dC may lie in memory, by half of GRADIENTS' way
+    lambda G: G,
+    lambda G: G.mT.contiguous().mT,
+    lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:],
+    lambda G: torch.stack((G, G), -1)[..., 0],
+)
+
+
+class ProductPlayer:
+    """Plays a module whose result is a product C. It tells of C, or of C and the gradients of its operands."""
+
+    seeds_itself, has_gradients = False, True
+
+    def __init__(self, device, is_reference, names):
+        self.device, self.names = device, names
+
+    def construct(self, make, arguments, seed, state):
+        self.model = make(*arguments).to(self.device)
+        return {}
+
+    def settle(self):
+        """It sets nothing."""
+
+    def state(self):
+        return {}
+
+    def prepare(self, calls, operand, timed, training, inference):
+        self.calls, self.timed, self.inference, self.operands = calls, timed, inference, []
+        if isinstance(self.model, torch.nn.Module):
+            self.model.train(training)
+        for call in calls:
+            asks_for_all = call["mode"] == "gradients"
+            leaves = [n < len(self.names) - 1 and bool(asks_for_all or call["other"] >> n & 1) for n in range(len(call["inputs"]))]
+            self.operands.append([operand(is_leaf, *place) for place, is_leaf in zip(call["inputs"], leaves, strict=True)])
+
+    def call(self, number):
+        call, operands = self.calls[number], self.operands[number]
+        self.has_gradients = call["mode"] == "gradients" or call["way"] % 2 == 1
+        torch.set_grad_enabled(self.has_gradients)
+        if call["mode"] == "gradients":
+            return self.gradients(call, *operands)
+        with torch.inference_mode() if self.inference else contextlib.nullcontext():
+            return (self.model(*operands),)
+
+    def gradients(self, call, *operands):
+        *operands, G = operands
+        found, other = [], call["other"]
+        layout, alone = divmod(call["way"], 2)  # see GRADIENTS
+        G = LAYOUTS[layout](G)
+        others = 0 if self.timed else 1 if alone else 3  # calls between forward and backward
+        distinct = list({id(X): X for X in operands}.values())  # one, where both operands are the same tensor
+        for wanted in [[X] for X in distinct] if alone else [distinct]:  # each as if the others were constants, or all at once
+            given = {}
+            for n, X in enumerate(distinct):
+                is_wanted = any(X is Y for Y in wanted)
+                given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
+            C = self.model(*(given[id(X)] for X in operands))
+            del given, X  # what was computed for this call alone is the graph's now
+            for n in range(others):  # as in a network: backward needs this call's operands
+                self.model(*(X / (n + 2) for X in operands))
+            torch.autograd.backward(C, G.expand_as(C))
+            for X in wanted:
+                found.append(X.grad)
+                X.grad = None
+        return C, *found
+
+    def parts(self, number, answer):
+        return None, dict(zip(self.names, answer, strict=False))
+
+
+class AnyPlayer:
+    """Plays any module in KernelBench's form. It tells of the result's tensors, what the call changed in the module, and gradients."""
+
+    seeds_itself, has_gradients = True, False
+
+    def __init__(self, device, is_reference):
+        self.device, self.is_reference = device, is_reference
+
+    def settle(self):
+        seed_all(0)
+
+    def construct(self, make, arguments, seed, state):
+        self.runner = None  # frees the memory of the one before it
+        if self.is_reference:
+            self.runner = Reference(make, arguments, seed, self.device)
+        else:
+            self.runner = Runner(make, arguments, seed, self.device, state)
+        return {"fits": self.runner.fits}
+
+    def state(self):
+        return state_of(self.runner.model)
+
+    def prepare(self, calls, operand, timed, training, inference):
+        self.calls, self.timed = calls, timed
+        self.operands = [[operand(False, *place) for place in call["inputs"]] for call in calls]
+        self.arguments = [join(call["skeleton"], each) for call, each in zip(calls, self.operands, strict=True)]
+        torch.set_grad_enabled(False)  # as KernelBench calls it
+        if timed:
+            self.runner.begin(calls[0]["seed"], calls[0]["evaluates"])
+
+    def call(self, number):
+        call, tensors = self.calls[number], self.operands[number]
+        torch.set_grad_enabled(False)
+        if call["exact"]:
+            answer = self.runner.exact(call["skeleton"], tensors, call["seed"], call["evaluates"], call["gradients"])
+            return answer and (*answer, self.changed(self.runner.twin, call))
+        if call["resets"] or not self.timed:
+            self.runner.begin(call["seed"], call["evaluates"])
+        elif call["draws"]:
+            seed_all(call["seed"])
+        if call["gradients"] is None:
+            answer = self.runner.forward(self.arguments[number]), {}
+        else:
+            answer = self.runner.gradients(call["skeleton"], tensors, call["gradients"])
+        return *answer, {} if self.timed else self.changed(self.runner, call)
+
+    def changed(self, runner, call):
+        """Copies of the module's tensors that the reference's call changes, or that this one does: the next call starts anew."""
+        found = runner.before.changed()
+        wanted = found if call["state"] is None else call["state"]
+        now = state_of(runner.model)
+        copies = {f"state {name}": now[name].detach().clone() for name in wanted if name in now}
+        if call["state"] is not None and runner.fits and (others := (found.keys() & now.keys()) - {*wanted}):
+            raise RuntimeError(f"the call changes {', '.join(sorted(others))}, which the reference's does not")
+        return copies
+
+    def parts(self, number, answer):
+        if answer is None:
+            return None, None
+        result, gradients, changed = answer
+        tensors, skeleton = split(result, floats_are_tensors=True)
+        named = dict(zip(places(skeleton, "result"), tensors, strict=True)) | gradients | changed
+        plain = {name: X.data if type(X) is torch.nn.Parameter else X for name, X in named.items()}
+        return outline(skeleton), {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
+
+    def study(self):
+        """What the judge has to know of the reference's first call."""
+        call, tensors = self.calls[0], self.operands[0]
+        asked = call["skeleton"], tensors, call["seed"]
+        told = {"draws": self.runner.draws(*asked), "remembers": self.runner.remembers(*asked)}
+        return told | {"bytes": self.runner.influence(*asked), "state_bytes": sum(X.nbytes for X in state_of(self.runner.model).values())}
+
+
+PLAYERS = {"product": ProductPlayer, "any": AnyPlayer}

@@ -1,0 +1,788 @@
+"""What the judge has to know of a problem: which calls are made, with which inputs, what their results are, and by how much one may be off.
+
+PROBLEMS names them. Six are products, judged at many sizes against componentwise bounds. The seventh, "any", is made from a reference file
+in KernelBench's form. Nothing outside this file and what it imports knows anything about mathematics.
+"""
+
+import copy
+import functools
+import itertools
+import math
+import re
+import statistics
+
+import torch
+
+from judge import generic, measures
+from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
+
+MODES = {"forward": "", "gradients": ", gradients"}  # and what the table adds to the name of a call's inputs
+INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
+# The largest --size for which each kind of hard inputs is drawn at it: beyond, calls take so long that some kinds have to do.
+ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
+
+
+class CannotRun(RuntimeError):
+    """The run could not be made, and nothing is said about the solution: exit 2."""
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def room(dtype, *shapes):
+    """The bytes that tensors take in a slab: each a multiple of 512, as torch's own CUDA allocator has it."""
+    return sum(-(-math.prod(shape) * dtype.itemsize // 512) * 512 for shape in shapes)
+
+
+def setting(run):
+    """The dtype, TF32's setting and the device, without which a ratio says little."""
+    dtype = run.options.dtype
+    tf32 = {True: " (with TF32)", False: " (without TF32)"}[run.tf32] if dtype in ("float32", None) and run.cuda else ""
+    return f"{dtype or 'its own dtypes'}{tf32} on {run.device_name}"
+
+
+def unwritten(element):
+    return ", never written? (the judge fills free memory with NaN)" if math.isnan(element) else ""
+
+
+# ==== 1. Calls ====
+
+
+class Call:
+    """A call with inputs of its own, which are made when its turn comes. Made again, it has the same inputs.
+
+    expected    the name, dtype and shape of each result; None until the reference has told
+    outline     the structure of the result, where it is not a tensor alone
+    aliases     the names of results that may lie in the memory of an input
+    is_optional whether the reference need not be able to answer it
+    """
+
+    outline, aliases, is_optional = None, (), False
+    alias = None  # both operands are the same "tensor", or tensors in the same "memory"
+    missing, row = "", {}  # what was missing on this machine; what examine() finds
+
+    @property
+    def row_name(self):
+        return self.name + MODES[self.mode]
+
+    def given(self, is_reference):
+        """The inputs as they are laid into shared memory."""
+        return self.inputs
+
+    def alias_for(self, is_reference):
+        return self.alias
+
+
+class ProductCall(Call):
+    """A call of which each matrix has a random sign."""
+
+    def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
+        self.alias = alias
+        dims = run.problem.dims if run.options.one_size else dims
+        self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
+        problem = run.problem.product
+        self.dtype, self.label = run.problem.dtype, label(dims)
+        self.factors = run.random.choices((1, -1), k=len(problem.names))
+        if name == "normal":
+            least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
+            self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
+        if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
+            self.factors = [1 - (self.number & 2)] * len(self.factors)
+        *self.operands, self.result = problem.shapes(dims)
+        self.gradient, self.kind, self.way = [self.result] if mode == "gradients" else [], kind, 0  # of GRADIENTS
+        self.other = run.random.randrange(1 << len(self.operands))  # a bit for each: forward it is a weight, else it is none
+        if alias:
+            self.factors[1] = self.factors[0]
+        different = self.operands[:1] if alias == "tensor" else self.operands  # a tensor given twice has one gradient
+        shapes = [self.result, *different] if mode == "gradients" else [self.result]
+        self.expected = [[name, name_of(self.dtype), list(shape)] for name, shape in zip(problem.results, shapes, strict=False)]
+        self.input_names = problem.names + "G"
+        self.nbytes = room(self.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
+
+    @functools.cached_property
+    def inputs(self):
+        """A, B and, for gradients, G."""
+        run, problem = self.run, self.run.problem.product
+        draw = Draw(run.seed, self.number, run.device, run.tf32)
+        made = zip(measures.inputs_of(self.name, draw, self.dtype, *self.operands), self.factors, strict=True)
+        made = problem.given([X * factor for X, factor in made], self.dtype, (math.nan, 1.0)[draw.odd])
+        given = [X.to(self.dtype).contiguous() for X in made]
+        if self.alias:
+            given = [given[1]] * 2  # what is read of the second operand covers what is read of the first
+        return given + [measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient]
+
+    def given(self, is_reference):
+        """Where our own problems have parts that are not read the reference, which reads them, finds zeros."""
+        finds_zeros = is_reference and not self.run.problem.product.number
+        given = self.run.problem.product.read(self.inputs) if finds_zeros else self.inputs
+        return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]  # the child expands a G of few values
+
+    def alias_for(self, is_reference):
+        """Not where the reference finds zeros."""
+        return None if is_reference and not self.run.problem.product.number else self.alias
+
+    def describe(self, is_reference, timed):
+        """What the child is told of it."""
+        may_be_weights = not timed and (self.run.gradients or self.way % 2 == 0)
+        told = {"mode": self.mode, "way": self.way, "other": self.other if may_be_weights else 0}
+        return told | {"expected": self.expected, "outline": None, "aliases": ()}
+
+
+class AnyCall(Call):
+    """A call with what get_inputs() returns under a seed, or with a variant of it."""
+
+    def __init__(self, run, name, mode="forward", evaluates=False):
+        self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
+        # The solution is told the last two alone: with the first it could compute before its clock runs.
+        self.input_seed, self.change_seed, self.seed, self.cotangent_seed = (run.random.getrandbits(63) for _ in range(4))
+        self.is_optional = name in generic.VARIANTS
+        self.constructor, self.is_exact, self.expected = run.problem.constructor, False, None
+        self.truth = None  # the reference's results, and those in float64
+        self.changes_nothing, self.after = False, {}  # the inputs that the reference changes, as it leaves them
+        self.nbytes, self.label = run.problem.nbytes, run.problem.label
+
+    @functools.cached_property
+    def inputs(self):
+        """Tensors; `skeleton` tells where these stand."""
+        self.skeleton, tensors = self.run.problem.draw(self.input_seed)
+        self.input_names = [f"input {n}" for n in range(len(tensors))]
+        change = generic.VARIANTS.get(self.name)
+        if self.run.problem.always_the_same and change is None:
+            change = generic.Changes.scaled
+        changed = tensors if change is None else generic.vary(change, tensors, self.change_seed, self.run.device)
+        self.changes_nothing = changed is None
+        return tensors if changed is None else changed
+
+    def describe(self, is_reference, timed):
+        problem = self.run.problem
+        names = [name for name, _, _ in self.expected or ()]
+        told = {"skeleton": self.skeleton, "seed": self.seed, "evaluates": self.evaluates, "exact": self.is_exact}
+        told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
+        told |= {"resets": problem.remembers, "draws": problem.draws, "expected": None, "state": None}
+        if not is_reference:
+            told |= {"expected": self.expected_of_solution, "outline": self.outline, "aliases": self.aliases}
+            told |= {"state": [name.removeprefix("state ") for name in names if name.startswith("state ")]}
+        return told
+
+    @property
+    def row_name(self):
+        return super().row_name + (", eval" if self.evaluates else "")
+
+    @property
+    def expected_of_solution(self):
+        """Without what has no name there, where the solution's parameters have other names."""
+        expected = self.expected
+        if not self.run.problem.fits:
+            expected = [each for each in expected if not each[0].startswith("state ")]
+            expected = [each for each in expected if not each[0].startswith("d ") or each[0].startswith("d input ")]
+        return expected
+
+
+# ==== 2. The six products ====
+
+
+class Products:
+    """One of the problems of judge/measures.py."""
+
+    measures_first = False
+    foreign_options = {"set": "--size is accepted", "gradients": "they are judged anyhow, unless --forward-only is given"}
+    input_order = list(DISTRIBUTIONS)  # of the table
+
+    def __init__(self, run, product):
+        options = run.options
+        options.dtype = options.dtype or "float32"
+        self.expected = "" if run.cuda or options.size or options.no_timing else " (about 90 s on two cores)"
+        if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
+            most = 1 << 20 if run.cuda else 1024 if options.dtype == "float32" else 512
+            options.size = min(most, product.size)
+        self.run, self.product, self.dtype = run, product, getattr(torch, options.dtype)
+        self.dims = product.headline(options.size)  # of timed calls
+        if product.inverse:
+            self.dims = (max(1, min(4096, INVERSES[run.device.type] // options.size**2)), *self.dims)
+        self.label = label(self.dims)
+        self.most = options.size * (2 if product.square else 1)  # rows or columns that are judged
+        unfit = [*measures.WIDE, *measures.EXTREME] if self.dtype == torch.float16 else []
+        if self.dtype not in (torch.float32, torch.float16) or product.inverse:
+            unfit += measures.EXTREME
+        self.hard = [name for name in HARD if name not in unfit]
+        self.call = functools.partial(ProductCall, run)
+
+    # ---- What it is called. ----
+
+    @property
+    def title(self):
+        number = f" (KernelBench level 1, problem {self.product.number})" if self.product.number else ""
+        sides = "batch x N" if self.product.inverse else "N" if self.product.square else "K x M x N"
+        allowed = ", TF32 allowed" if self.run.tf32 else ""
+        return f"{self.product.formula}{number}, {self.run.options.dtype}{allowed}, {sides} = {self.label}{self.expected}"
+
+    def classes(self, who):
+        name = {"reference": "Model", "solution": "ModelNew"}[who]
+        return [self.product.prefix + name, name]
+
+    @property
+    def claim(self):
+        where = f" at {self.label} alone" if self.run.options.one_size else ""
+        return f"computes {self.product.formula} in {setting(self.run)}, right{where}"
+
+    @property
+    def footnote(self):
+        return f"errors: |C - truth| / {self.product.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding"
+
+    @property
+    def player(self):
+        return {"kind": "product", "names": self.product.results}
+
+    # ---- Sizes. ----
+
+    def slab_bytes(self):
+        """The inputs of a timed call, and at least what a request needs: one of the largest calls with its gradient."""
+        largest = [self.most + 1] * len(self.product.headline(1))
+        return tuple(room(self.dtype, *self.product.shapes(dims)) for dims in (self.dims, largest))
+
+    def bytes_moved(self, sample, results):
+        """By a timed call: of a triangle half."""
+        read = zip(sample.inputs, self.product.keeps, strict=False)
+        return sum(X.nbytes for X in results.values()) + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)
+
+    # ---- Which calls. ----
+
+    def ask_for_gradients(self):
+        """A call by which the reference shows that it has some; None where nobody asks."""
+        if self.run.options.forward_only:
+            return None
+        return self.call("normal", self.product.headline(min(16, self.run.options.size)), "gradients")
+
+    def key(self, call):
+        """Calls of different keys stand in different requests."""
+        return call.mode
+
+    def begin(self):
+        self.construct()
+
+    def construct(self):
+        """The reference's constructor tells the arguments, which are the solution's as well."""
+        run = self.run
+        if run.solution:
+            told = run.solution.ask("construct", run.reference_limit, seed=run.seed_of_constructors, skeleton=self.arguments)
+            run.solution.examine_settings(told)
+        else:
+            told = run.reference.ask("construct", run.reference_limit, seed=run.seed_of_constructors)
+            self.arguments = told["skeleton"]
+
+    construct_solution = construct
+
+    def enter(self, group):
+        """Before a request."""
+
+    def usable(self, group, references):
+        return group, references
+
+    def learn(self, call, said):
+        """All is known of a product."""
+
+    def modified(self, call, number, before, after, is_reference):
+        return f"the input {call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
+
+    def near(self, size):
+        """The headline's dimensions at --size or somewhat below `size`."""
+        size = min(size, self.run.options.size)
+        return self.product.headline(self.run.random.randint(max(1, size * 7 // 8), size))
+
+    def between(self, least, most):
+        """The headline's dimensions at a size between two, in each octave as often; --size is the most in any case."""
+        most = min(most, self.run.options.size)
+        least = min(least, most)
+        return self.product.headline(round(least * (most / least) ** self.run.random.random()))
+
+    def some_hard(self, number):
+        """Kinds of hard inputs for calls of which each takes long: all at the ends of the number range, and some of the others."""
+        extreme = [name for name in self.hard if name in measures.EXTREME]
+        others = [name for name in self.hard if name not in extreme]
+        return extreme + self.run.random.sample(others, number)
+
+    def calls_to_judge(self):
+        """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
+        run, hard, options = self.run, self.hard, self.run.options
+        drawn, cuda, size, batches = (run.random, self.product, self.most), run.cuda, options.size, options.batches
+        kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.product.inverse
+        all_hard = ALL_HARD[run.device.type]
+        sizes = [dims for _ in range(2 if cuda else 1) for dims in measures.dims_of(measures.some_sizes, *drawn)]
+        calls = [self.call(run.random.choice(kinds), dims) for dims in sizes]
+        calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
+        calls += [self.call(run.random.choice(("normal", *hard)), dims) for dims in measures.some_batches(4 * many, *drawn)]
+        # Hard inputs at several sizes, since fast paths begin somewhere: each kind at the headline's, and some kinds at larger ones.
+        near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else ()) for name in hard]
+        near += [self.call(name, self.between(100, size)) for name in hard]
+        again = [call for call in calls if max(call.dims) <= size] + run.random.sample(near, 7)
+        calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in hard if batches]
+        calls += [self.call(name, self.dims) for name in (hard[::-1] if size <= all_hard["forward"] else self.some_hard(9))]
+        larger = [self.product.headline(run.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
+        calls += [self.call(run.random.choice(hard), dims) for dims in larger]
+        if run.gradients:
+            sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]  # a CPU takes long for large ones
+            about = measures.sizes_about_multiples
+            dims = [d for most in sizes for d in measures.dims_of(about, run.random, self.product, most)]
+            dims += measures.dims_of(measures.some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
+            dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
+            made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
+            more = max(7, len(GRADIENTS) - len(hard) - len(made))  # and hard ones below: each of GRADIENTS has its turn
+            made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
+            again += [call for call in made if max(call.dims) <= size][::3]
+            again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
+            again += [self.call("normal", each, "gradients", kind=8) for each in measures.some_batches(3 * many, *drawn)]
+            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
+            calls += [self.call(name, self.between(20, size), "gradients") for name in hard]
+            at_once = hard if size <= all_hard["gradients"] else self.some_hard(1)
+            calls += [self.call(name, self.dims, "gradients") for name in at_once]
+        ways = itertools.cycle(run.random.sample(GRADIENTS, len(GRADIENTS)))
+        for call, how in zip(sorted(calls, key=lambda call: call.mode), ways, strict=False):
+            call.kind, call.way = how
+        if options.one_size and not cuda:  # each takes as long as the largest
+            calls = run.random.sample(calls, min(len(calls), 50))
+            again = run.random.sample(calls, 8)
+        aliased = self.aliased_calls()
+        calls += aliased
+        calls += again + aliased[-1:] + run.random.sample(aliased[:-1], len(aliased) // 4)
+        run.random.shuffle(calls)
+        return calls
+
+    def aliased_calls(self):
+        """Calls f(A, A), and f(A, B) where B lies in the memory of A, for problems whose operands may have the same shape."""
+        run, product = self.run, self.product
+        different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]  # K x M and K x N
+        if len(product.names) < 2 or different:
+            return []
+        aliases = ["tensor", "memory"]
+        sizes = [self.near(most) for most in (20, 150, run.options.size)]
+        sizes = sizes if product.square else [(*dims[:-1], dims[-2]) for dims in sizes]
+        calls = []
+        for mode in MODES if run.gradients else ["forward"]:
+            for dims in sizes:
+                for alias in aliases:
+                    # The reference gets other zeros in A than in X, so it cannot take one tensor for both
+                    alias = alias if product.number or mode == "forward" else "memory"
+                    call = self.call(run.random.choice(list(ORDINARY)), dims, mode, alias=alias)
+                    call.way = run.random.randrange(4)
+                    if alias == "memory" and mode == "gradients" and dims != sizes[0]:
+                        call.other, call.way = 0, 0  # two parameters in one memory, and the gradients of both at once
+                    calls.append(call)
+        return calls
+
+    def inference_calls(self):
+        dims = [self.near(most) for most in (20, 150, self.run.options.size)] + [self.dims]
+        calls = [self.call(name, each) for each in dims for name in self.run.random.sample(list(ORDINARY), 2)]
+        self.run.random.shuffle(calls)
+        return calls
+
+    def sample(self, mode):
+        return self.call("uniform", self.dims, mode)
+
+    def timed_calls(self, mode, number, is_decoy):
+        """Of uniform inputs; a decoy's are of all kinds, first such as samples take for uniform."""
+        random, kinds = self.run.random, (1, 5, 6, 0) if is_decoy else (0,)  # of dC, those that no stride tells of
+        names = ["uniform"] * number
+        if is_decoy:
+            names = [*measures.SEEMINGLY_UNIFORM, *random.choices([*ORDINARY, *self.hard], k=6), *random.choices([*ORDINARY], k=number)]
+        names = random.sample(names[:number], number)
+        return [self.call(name, self.dims, mode, kinds[n % len(kinds)]) for n, name in enumerate(names)]
+
+    # ---- What is right. ----
+
+    def truths(self, call, reference):
+        exact = call.name == "integers" and call.mode != "gradients" and not self.product.inverse
+        return self.product.truths(call.inputs, exact, self.run.tf32, call.alias == "tensor")
+
+    def find_truths(self, calls, references=None):
+        """They are computed here."""
+
+    def reference_of(self, call):
+        """It is not needed, unless it could loosen the bound."""
+
+    def doubt(self, call, name, truth, reference_error):
+        """What is wrong with the reference, if anything is."""
+        if call.name in ORDINARY and reference_error > truth.most:
+            does = f"it does not compute {self.product.formula} in {self.run.options.dtype}, or is made to use TF32 (--tf32)"
+            return f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: {does}"
+        return ""
+
+    def reconsider(self, call, name, truth, found, bound, worst):
+        return worst
+
+    def explain(self, name, truth, found, reference, worst, bound):
+        error, at = worst
+        errors = truth.errors(found)
+        return (
+            f"worst element {name}{measures.located(found, at)}{unwritten(found[at])}, exact {float(truth.high[at]):.9g},"
+            f" reference {float(reference[at]):.9g}; its error is {error:.2e} of"
+            f" {self.product.measure}{measures.located(truth.magnitude, at)}, allowed {bound:.2e};"
+            f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
+        )
+
+    def criterion(self, call, results, reference):
+        """KernelBench's own, of uniform inputs."""
+        tolerance = 1e-2 if self.dtype.itemsize == 2 or self.run.tf32 else 1e-4
+        found, wanted = (list(each.values())[0] if each else None for each in (results, reference))
+        if call.name == "uniform" and reference and not torch.allclose(found, wanted, atol=tolerance, rtol=tolerance):
+            return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
+        return None
+
+    def other_bits(self, told):
+        """Of two calls with the same inputs: wrong."""
+        return told
+
+    # ---- What helps the author of a file that fails. ----
+
+    def simplicity(self, row):
+        """A number for each row of a run: the least is that of the case which its author understands first."""
+        suffix = MODES["gradients"]
+        size = math.prod(map(int, row["size"].split("x")))
+        return row["input"].endswith(suffix), list(DISTRIBUTIONS).index(row["input"].removesuffix(suffix)), size
+
+    def simple_calls(self, row):
+        """Calls with uniform inputs from the smallest size on, in the mode of a row that is wrong."""
+        mode, most = "gradients" if row["input"].endswith(MODES["gradients"]) else "forward", self.run.options.size
+        sizes = sorted({size for power in range(most.bit_length()) for size in (1 << power, (1 << power) + 1)})
+        for size in [most] if self.run.options.one_size else sizes:
+            yield self.call("uniform", self.product.headline(min(size, most)), mode)
+
+    def hint(self):
+        """What may be the cause of what was found, and what can be done."""
+        options, rows, hints = self.run.options, self.run.rows, []
+        wrong = [row for row in rows if row["detail"]]
+        if not wrong:
+            return ""
+        if all(row["input"].endswith(MODES["gradients"]) for row in wrong):
+            hints.append("each forward call is right, and --forward-only leaves gradients out")
+        errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls
+        of_tf32 = bool(errors) and max(errors) < 2.0**-8 and statistics.median(errors) > 2.0**-16
+        if self.dtype == torch.float32 and not self.run.tf32 and of_tf32:
+            hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
+        raises = all("the solution raises " in row["detail"] for row in wrong)
+        words = r"AssertionError|\b(sizes?|shapes?|dimensions?|multiple|divisible)\b"
+        of_a_size = any(re.search(words, row["detail"]) for row in wrong)
+        at_headline = [row for row in rows if row["size"] == self.label]
+        right_there = bool(at_headline) and not any(row["detail"] for row in at_headline)
+        if raises and (of_a_size or right_there) and not options.one_size:
+            hints.append(f"other sizes are asked for than --size, and --size {options.size} --one-size judges that one alone")
+        return "; ".join(hints)
+
+    def finish(self, made):
+        if not made:
+            raise CannotRun("no call was made twice")
+        self.run.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
+
+
+# ==== 3. Any problem ====
+
+
+class Anything:
+    """The problem that a reference file in KernelBench's form defines."""
+
+    measures_first = True
+    foreign_options = {"size": "--set changes the constants of the reference's file", "dtype": "the reference's file has its own"}
+    foreign_options["one_size"] = foreign_options["size"]
+    foreign_options |= {"batches": "the reference's file has its own shapes", "forward_only": "gradients are judged with --gradients alone"}
+    input_order = [f"{name}{mode}" for mode in ("", ", eval") for name in ("drawn", *generic.VARIANTS)]
+
+    SEEDS = 3  # of the constructor
+    PERTURBATIONS = 8
+
+    def __init__(self, run):
+        self.run, self.label, self.nbytes, self.number_of_bytes = run, "", 0, 0
+        self.constructor = None  # the seed of the modules that now exist
+        self.has_solution = False  # whether it has been constructed once
+        self.fits = False  # whether the solution's parameters have the reference's names
+        self.draws = self.remembers = self.always_the_same = self.has_other_bits = False
+        self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
+        self.known = {}  # by mode, a call that the reference has answered
+        self.call = functools.partial(AnyCall, run)
+
+    # ---- What it is called. ----
+
+    @property
+    def title(self):
+        found = self.run.options.constants
+        told = ", ".join(f"{name} = {value!r}" for name, value in found.items())
+        return f"what {self.run.options.reference} computes" + (f"; --set changes {told}" if told else "")
+
+    def classes(self, who):
+        return [{"reference": "Model", "solution": "ModelNew"}[who]]
+
+    @property
+    def claim(self):
+        rule = "within KernelBench's tolerance"
+        if self.loosened:
+            rule += f" or {generic.MULTIPLE} times the reference's own error"
+        return f"computes what the reference computes, in {setting(self.run)}, {rule},"
+
+    @property
+    def footnote(self):
+        return "errors: |result - truth| / (1 + |truth|) of the call nearest to what is allowed; truth is the reference in float64"
+
+    @property
+    def player(self):
+        return {"kind": "any"}
+
+    # ---- What is asked of the reference. ----
+
+    def draw(self, seed):
+        """What get_inputs() returns under a seed: the skeleton and the tensors."""
+        told = self.run.reference.ask("draw", self.run.reference_limit, seed=seed)
+        return told["skeleton"], [self.fetch(each) for each in told["tensors"]]
+
+    def fetch(self, told):
+        dtype, shape, place = told
+        return self.run.reference.fetch(place, shape, getattr(torch, dtype))
+
+    def construct(self, seed):
+        """Has both processes construct their modules under a seed; the solution's gets the reference's parameters if they fit."""
+        told = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
+        self.constructor, self.arguments = seed, told["skeleton"]
+        self.argument_tensors = [self.fetch(each) for each in told["tensors"]]
+        self.state = {name: self.fetch(each) for name, each in told["state"].items()}
+        self.state_bytes = sum(room(X.dtype, X.shape) for X in (*self.argument_tensors, *self.state.values()))
+        if self.run.solution:
+            self.construct_solution()
+
+    def construct_solution(self):
+        tensors = [*self.argument_tensors, *self.state.values()]
+        places = self.run.places_of(tensors, slab_alone=True)
+        self.run.write(self.run.solution, tensors, places, {})
+        count, names = len(self.argument_tensors), list(self.state)
+        state = dict(zip(names, places[count:], strict=True))
+        limit = self.run.reference_limit
+        told = self.run.solution.ask(
+            "construct", limit, seed=self.constructor, skeleton=self.arguments, tensors=places[:count], state=state
+        )
+        self.run.solution.examine_settings(told)
+        self.fits = told.get("fits") is True
+        if not self.fits and self.state and not self.has_solution:
+            told = "the solution's have other names or shapes: they are what its constructor makes of the same seed"
+            self.run.check("parameters", "note", told)
+        self.has_solution = True
+
+    def measure(self):
+        """What can be known before there is shared memory: how large all is, and whether the inputs are always the same."""
+        self.construct(self.run.random.getrandbits(63))
+        first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
+        self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
+        self.nbytes = sum(room(X.dtype, X.shape) for X in first)
+        self.wide_bytes = sum(room(torch.float64 if X.is_floating_point() else X.dtype, X.shape) for X in first)
+        largest = max(first, key=torch.Tensor.numel, default=torch.empty(0))
+        self.label = label(largest.shape) or "1"
+
+    def slab_bytes(self):
+        return self.nbytes, max(self.wide_bytes, self.state_bytes) + (1 << 20)
+
+    def begin(self):
+        """Once the reference has its memory: asks what its calls do."""
+        self.construct(self.constructor)
+        call = self.first = self.call("drawn")
+        (results,), _ = self.run.request(self.run.reference, [call])
+        told = self.run.reference.ask("study", self.run.reference_limit)
+        self.draws, self.remembers, self.bytes_read = told["draws"], told["remembers"], told["bytes"]
+        if not any(bool(X.isfinite().any()) for X in results.values() if X.numel()):
+            raise self.run.reference.fault(" returns no finite number on its own inputs")
+
+    def bytes_moved(self, sample, results):
+        return self.bytes_read + sum(X.nbytes for name, X in results.items() if name not in sample.aliases)
+
+    # ---- Which calls. ----
+
+    def ask_for_gradients(self):
+        return self.call("drawn", "gradients") if self.run.options.gradients else None
+
+    def key(self, call):
+        """Calls of different keys stand in different requests."""
+        return call.mode, call.constructor, call.evaluates
+
+    def enter(self, group):
+        if group[0].constructor != self.constructor:
+            self.construct(group[0].constructor)
+
+    def calls_to_judge(self):
+        """Of one constructor's seed after the other: the file's own inputs, hard variants, both modes, and some calls twice."""
+        random, calls = self.run.random, []
+        for seed in [self.constructor, *(random.getrandbits(63) for _ in range(self.SEEDS - 1))]:
+            is_first = not calls
+            variants = list(generic.VARIANTS) if is_first else random.sample([*generic.VARIANTS], 3)
+            made = [self.call(name) for name in ("drawn", "drawn", *variants)]
+            made += [self.call(name, evaluates=True) for name in ("drawn", *random.sample(variants, 2))]
+            if self.run.gradients:
+                made += [self.call(name, "gradients") for name in ("drawn", *variants)]
+            made += random.sample(made, 2)
+            for call in made:
+                call.constructor = seed
+            random.shuffle(made)
+            calls += made
+        return calls
+
+    def usable(self, group, references):
+        """The calls that the reference can answer, and its answers; says of hard variants why not."""
+        kept = []
+        for call, results in zip(group, references, strict=True):
+            why = "the reference fails" if isinstance(results, str) else ""
+            if call.is_optional and not why:
+                finite = all(bool(X.isfinite().all()) for X in results.values())
+                why = "" if finite else "the reference returns NaN or Inf"
+                why = "nothing can be changed" if call.changes_nothing else why
+            if why:
+                self.unused[call.name] = why
+            else:
+                kept.append((call, results))
+        return [call for call, _ in kept], [results for _, results in kept]
+
+    def inference_calls(self):
+        """None: KernelBench makes its calls under no_grad, as those here are."""
+        return []
+
+    def sample(self, mode):
+        return self.call("drawn", mode)
+
+    def timed_calls(self, mode, number, is_decoy):
+        """With the file's own inputs; a decoy has variants among these."""
+        variants = [name for name in generic.VARIANTS if name not in self.unused] if is_decoy else []
+        calls = [self.call(name, mode) for name in self.run.random.choices(["drawn", *variants], k=number)]
+        for call in calls:
+            told = self.known[mode]
+            call.expected = [each for each in told.expected if not each[0].startswith("state ")]
+            call.outline, call.aliases = told.outline, told.aliases
+        return calls
+
+    # ---- What is right. ----
+
+    def learn(self, call, said):
+        """What the reference tells of its results."""
+        if not call.is_exact:
+            call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
+            self.known[call.mode] = call
+
+    def modified(self, call, number, before, after, is_reference):
+        """What is wrong with a changed input: nothing where the reference changes it alike."""
+        if is_reference:
+            call.after[number] = after.clone()
+            return ""
+        if number not in call.after:
+            self.run.request(self.run.reference, [call])
+        if number in call.after:
+            truth = generic.Truth(call.after[number])
+            if truth.worst(after)[0] <= truth.bound(0.0):
+                return ""
+        return f"{call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
+
+    def ask(self, calls, is_exact):
+        """The reference's results of calls, in float64 where that is asked for and there is any."""
+        asked, found = [copy.copy(call) for call in calls], []
+        for call in asked:
+            call.is_exact, call.is_optional = is_exact, True
+        for some in self.run.in_pieces(asked):
+            found += self.run.request(self.run.reference, some)[0]
+        return found
+
+    def find_truths(self, calls, references=None):
+        """Asks the reference for the results of calls, if these are not known, and for those in float64."""
+        references = references or self.ask(calls, is_exact=False)
+        for call, reference, exact in zip(calls, references, self.ask(calls, is_exact=True), strict=True):
+            call.truth = reference, exact
+
+    def reference_of(self, call):
+        if not call.truth:
+            self.find_truths([call])
+        return call.truth[0]
+
+    def perturbed(self, call, absolute):
+        """The results of a call with inputs off by roundings, in float64 if there is any."""
+        calls = [copy.copy(call) for _ in range(self.PERTURBATIONS)]
+        for seed, each in enumerate(calls):
+            each.inputs = generic.perturb(call.inputs, seed, self.run.device, absolute)
+        found = self.ask(calls, is_exact=True)
+        if not all(isinstance(results, dict) for results in found):
+            for each in calls:
+                each.inputs = [X.to(Y.dtype) for X, Y in zip(each.inputs, call.inputs, strict=True)]
+            found = self.ask(calls, is_exact=False)
+        return [results for results in found if isinstance(results, dict)]
+
+    def truths(self, call, reference):
+        if not call.truth:
+            self.find_truths([call], [reference])
+        (_, exact), call.truth = call.truth, None
+        if not isinstance(exact, dict):
+            exact = None
+            self.without_truth.add(call.name)
+        for name, _, _ in call.expected:
+            is_ordinary = call.name == "drawn" and name.startswith("result")
+            yield name, generic.Truth(reference[name], exact and exact[name], is_ordinary)
+
+    def doubt(self, call, name, truth, reference_error):
+        if truth.bound(reference_error) > truth.least:
+            self.loosened.add(call.name)
+        return ""
+
+    def reconsider(self, call, name, truth, found, bound, worst):
+        """The worst element beside those that roundings of the inputs would change as well."""
+        perturbed = [results[name] for results in self.perturbed(call, truth.is_exact) if name in results]
+        perturbed = [X for X in perturbed if X.shape == truth.shape]
+        if not perturbed:
+            return worst
+        *worst, tied = truth.worst_beside_ties(found, perturbed, bound)
+        call.row["ties"] += tied
+        self.tied += tied
+        return worst
+
+    def explain(self, name, truth, found, reference, worst, bound):
+        error, at = worst
+        found, reference = (generic.real(X).flatten()[at] for X in (found, reference))
+        rule = f"{generic.MULTIPLE} times the reference's own error" if bound > truth.least else "KernelBench's tolerance"
+        rule = "whole numbers and truth values have to agree" if truth.is_exact else f"allowed {bound:.1e}, {rule}"
+        told = f"worst element {name}{truth.position(at)} = {float(found):.9g}{unwritten(found)}, exact {float(truth.high[at]):.9g}"
+        return f"{told}, reference {float(reference):.9g}; its error is {error:.2e}, {rule}"
+
+    def criterion(self, call, results, reference):
+        return None
+
+    def other_bits(self, told):
+        """Of two calls with the same inputs, each of them right: sums in another order each time, which KernelBench allows."""
+        self.has_other_bits = True
+
+    # ---- What helps the author of a file that fails. ----
+
+    def simplicity(self, row):
+        return ", eval" in row["input"] or ", gradients" in row["input"], self.input_order.index(row["input"].removesuffix(", gradients"))
+
+    def simple_calls(self, row):
+        """The file's own inputs, which come first, have been judged."""
+        return []
+
+    def hint(self):
+        """What may be the cause of what was found."""
+        wrong = [row["input"] for row in self.run.rows if row["detail"]]
+        if wrong and all(name.endswith(", gradients") for name in wrong):
+            return "each forward call is right, and gradients are judged with --gradients alone"
+        if wrong and all(name.endswith(", eval") for name in wrong):
+            return "each call of the module as it is constructed is right, and KernelBench makes no calls after eval()"
+        if wrong and not any(name.startswith("drawn") for name in wrong):
+            return "each call with what get_inputs() returns is right, and KernelBench makes no others"
+        return ""
+
+    def finish(self, made):
+        """Notes of what was found besides."""
+        run = self.run
+        if self.has_other_bits:
+            run.check("the same bits for the same inputs", "note", "not always, but each result was within what is allowed")
+        if self.unused:
+            reasons = {why: [name for name, each in self.unused.items() if each == why] for why in self.unused.values()}
+            told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+            run.check("hard variants", "note", f"not used, or not always: {told}")
+        if self.without_truth:
+            run.check("truth", "note", "the reference does not run in float64: its own results are the truth")
+        if self.always_the_same:
+            run.check("inputs", "note", "get_inputs() always returns the same: each call has them multiplied by random numbers about 1")
+        if self.tied:
+            run.check("ties", "note", f"{self.tied} elements differ where roundings of the inputs would change the result as well")
+        run.check("not promised", "note", "other shapes than the file's, other values than those drawn, more digits than the tolerance")
+
+
+PROBLEMS = {name: functools.partial(Products, product=product) for name, product in measures.PROBLEMS.items()}
+PROBLEMS["any"] = functools.partial(Anything)

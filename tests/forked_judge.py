@@ -1,0 +1,142 @@
+"""check.py and its children in forked processes, so that each need not import torch: a process that has imported it forks them."""
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+from pathlib import Path
+
+import torch
+from helpers import ROOT
+
+import check
+
+FORKS = r"""
+import fcntl, json, os, socket, sys, time, types
+sys.path.insert(0, os.path.dirname(sys.argv[2]))  # the judge's folder lies there
+import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic  # what a child imports, some by torch.autograd.grad
+
+channel = socket.socket(fileno=int(sys.argv[1]))
+with open(sys.argv[2]) as file:
+    program = compile(file.read(), sys.argv[2], "exec")  # once: it takes as long as all else that a child does before it is asked
+while True:
+    message, fds, _, _ = socket.recv_fds(channel, 1 << 16, 16)
+    if not message:
+        break
+    between = os.fork()
+    if between:
+        for fd in fds:
+            os.close(fd)
+        os.waitpid(between, 0)  # its child has lost its parent, and becomes the test's
+        continue
+    between = os.getpid()
+    if child := os.fork():
+        channel.send(b"%d\n" % child)
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(1e-3)
+    os.setsid()
+    argv, numbers = json.loads(message)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 200) for fd in fds]
+    os.closerange(3, 200)
+    for fd, number in zip(high, numbers):
+        os.dup2(fd, number)
+    os.closerange(200, 300)
+    sys.stdout, sys.stderr = (open(n, "w", buffering=n, closefd=False) for n in (1, 2))  # what they were could be sought in
+    sys.argv, main = argv, types.ModuleType("__main__")
+    main.__file__, sys.modules["__main__"] = argv[0], main
+    exec(program, vars(main))
+    sys.exit()
+"""
+
+
+class Forked(subprocess.Popen):
+    """subprocess.Popen as check.Contender calls it, but for the seconds that `import torch` takes."""
+
+    channel = None
+
+    @classmethod
+    def begin(cls):
+        if cls.channel and cls.server.poll() is None:
+            return
+        cls.channel, other = socket.socketpair()
+        os.set_inheritable(other.fileno(), True)
+        command = [sys.executable, "-c", FORKS, str(other.fileno()), check.__file__]
+        cls.server = subprocess.Popen(command, pass_fds=[other.fileno()])
+        other.close()
+
+    def __init__(self, args, *, stdout=None, stderr=None, pass_fds=(), **others):
+        if "--child" not in args:
+            super().__init__(args, **others)
+            return
+        passed = [stdout.fileno(), stderr.fileno(), *pass_fds]
+        socket.send_fds(self.channel, [json.dumps([args[1:], [1, 2, *pass_fds]]).encode()], passed)
+        self.args, self.pid, self.returncode = args, int(self.channel.recv(32)), None
+        self.stdin = self.stdout = self.stderr = None
+        self._child_created, self._waitpid_lock = True, threading.Lock()
+        while True:
+            with contextlib.suppress(ChildProcessError):  # until it has lost its parent
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                break
+            time.sleep(1e-3)
+
+
+@functools.cache
+def program():
+    return compile(Path(check.__file__).read_text(), check.__file__, "exec")
+
+
+class Fork(subprocess.Popen):
+    """check.py, as the judge and as its children, in forks of this process: none of 19 has to import torch."""
+
+    def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
+        def run():
+            gc.freeze()  # garbage of the tests would close descriptors by their numbers, which are others' here
+            for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed}:
+                with contextlib.suppress(OSError):
+                    os.close(fd)  # that by which an exec tells of itself, too
+            check.LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores them
+            torch.set_num_threads(1)  # others have not been forked
+            opened = functools.partial(open, mode="w", buffering=1, encoding=encoding, closefd=False)
+            sys.stdout, sys.stderr = (None if n in closed else opened(n) for n in (1, 2))
+            sys.argv, subprocess.Popen, main = args[1:], Fork, types.ModuleType("__main__")
+            main.__file__, sys.modules["__main__"] = args[1], main
+            status = 1
+            try:
+                exec(program(), vars(main))
+            except SystemExit as stop:
+                status = stop.code or 0
+            finally:
+                os._exit(status)
+
+        mine = {"preexec_fn": run, "restore_signals": False} if args[1] == check.__file__ else {}  # SIGPIPE stays as Python has it
+        super().__init__(args, pass_fds=pass_fds, **mine, **others)
+
+
+class Shared:
+    """The reference's child, the same for all tests of a process. A context manager that does not end it."""
+
+    contender, folder = None, tempfile.TemporaryDirectory()
+
+    def __new__(cls, real, slab):
+        alive = cls.contender and cls.contender.slab is slab and cls.contender.process.poll() is None
+        if not alive:
+            cls.drop()
+            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, folder=cls.folder.name)
+        return contextlib.nullcontext(cls.contender)
+
+    @classmethod
+    def drop(cls):
+        if cls.contender:
+            cls.contender.close()
+        cls.contender = None

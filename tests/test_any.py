@@ -1,0 +1,241 @@
+"""What holds of check.py --reference FILE: each reference of tests/references is judged right against itself and an honest solution.
+
+Each wrong solution of tests/references/wrong.py is convicted.
+"""
+
+import itertools
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+import check
+
+FOLDER = Path(__file__).parent / "references"
+WRONG = runpy.run_path(str(FOLDER / "wrong.py"))
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "wrong")
+
+
+@pytest.fixture
+def few(quick, monkeypatch):
+    """Children are forked, and few calls are timed."""
+    for name, value in (("REQUEST_SECONDS", {"cpu": 0.01}), ("MOST_CALLS", {"cpu": 8}), ("CHECK_SECONDS", 0.2), ("ROUNDS", 2)):
+        monkeypatch.setattr(check, name, value)
+
+
+def judge(capsys, name, solution, *options):
+    """(exit status, stdout, stderr) of the judge."""
+    argv = ["--reference", str(FOLDER / f"{name}.py"), "--solution", str(solution), "--device", "cpu", "--seed", "1", *options]
+    return check.main(argv), *capsys.readouterr()
+
+
+def itself(tmp_path, name):
+    path = tmp_path / "itself.py"
+    path.write_text((FOLDER / f"{name}.py").read_text().replace("class Model(", "class ModelNew("))
+    return path
+
+
+def test_each_reference_has_its_solutions():
+    assert {*NAMES} == {path.stem for path in (FOLDER / "solutions").glob("*.py")} == {*WRONG["OF"]}
+    assert min(map(len, WRONG["OF"].values())) >= 3
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_honest_solution_holds(name, capsys):
+    status, out, err = judge(capsys, name, FOLDER / "solutions" / f"{name}.py", "--no-timing")
+    assert status == 0 and out.splitlines()[-1].startswith("all holds: "), out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reference_holds_as_its_own_solution(name, capsys, tmp_path):
+    status, out, err = judge(capsys, name, itself(tmp_path, name), "--gradients")
+    assert status == 0 and out.splitlines()[-1].startswith("all holds: "), out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name,kind", [(name, kind) for name, kinds in WRONG["OF"].items() for kind in kinds])
+def test_a_wrong_solution_is_convicted(name, kind, capsys, tmp_path, monkeypatch):
+    groups = check.Run.groups
+    no_more_than_one = lambda run, calls: itertools.takewhile(lambda _: not run.findings, groups(run, calls))  # noqa: E731
+    monkeypatch.setattr(check.Run, "groups", no_more_than_one)
+    path = tmp_path / "solution.py"
+    path.write_text(WRONG["KINDS"][kind])
+    status, out, err = judge(capsys, name, path, "--no-timing")
+    assert status == 1 and out.splitlines()[-1].startswith("WRONG: "), out + err
+
+
+# ---- Other references. -----------------------------------------------------------------------------------------------
+
+PLAIN = """import torch
+
+batch_size = 6
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+def get_inputs():
+    return [torch.randn(batch_size, 50)]
+"""
+
+
+def run(capsys, tmp_path, reference, solution, *options):
+    """(exit status, stdout, stderr) of the judge. `solution`: what stands in the class ModelNew(Model), or replaces it."""
+    paths = {"--reference": tmp_path / "reference.py", "--solution": tmp_path / "solution.py"}
+    paths["--reference"].write_text(reference)
+    paths["--solution"].write_text(solution)
+    argv = [str(each) for pair in paths.items() for each in pair]
+    status = check.main([*argv, "--device", "cpu", "--seed", "1", "--no-timing", *options])
+    return status, *capsys.readouterr()
+
+
+SAME = "class ModelNew(Model):\n    pass\n"
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "reference,told",
+    [
+        (PLAIN.replace("torch.tanh(x)", "1 / 0"), "ZeroDivisionError"),
+        (PLAIN.replace("torch.tanh(x)", "x / 0 * 0"), "returns no finite number"),
+        (PLAIN.replace("torch.tanh(x)", "{1, 2}"), "the result is of no kind that can be compared: a builtins.set is given"),
+        (PLAIN.replace("[torch.randn(batch_size, 50)]", "[object()]"), "a builtins.object is given; tensors, numbers"),
+        (PLAIN.replace("get_inputs", "inputs"), "get_inputs"),
+        ("class Model\n", "SyntaxError"),
+        ("x = 1\n", "defines no class Model"),
+    ],
+    ids=["raises", "nan", "set", "object", "no inputs", "syntax", "no class"],
+)
+def test_a_reference_that_cannot_be_used_is_no_verdict(reference, told, capsys, tmp_path):
+    status, out, err = run(capsys, tmp_path, reference, SAME)
+    assert status == 2 and "--reference" in err.splitlines()[-1] and told in err.splitlines()[-1], out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "reference,note",
+    [
+        (PLAIN.replace("tanh", "log").replace("randn", "rand"), "not used, or not always: signs, zeros (the reference returns NaN or Inf)"),
+        (PLAIN.replace("tanh(x)", "tanh(x.float())"), "the reference does not run in float64"),
+        (PLAIN.replace("randn", "ones"), "get_inputs() always returns the same"),
+    ],
+    ids=["domain", "float32", "ones"],
+)
+def test_what_could_not_be_judged_is_noted(reference, note, capsys, tmp_path):
+    status, out, err = run(capsys, tmp_path, reference, SAME)
+    assert status == 0 and any(line.startswith("note ") and note in line for line in out.splitlines()), out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_a_constant_result_of_constant_inputs_is_convicted(capsys, tmp_path):
+    solution = "kept = torch.tanh(torch.ones(6, 50))\n\nclass ModelNew(Model):\n    def forward(self, x):\n        return kept\n"
+    status, out, err = run(capsys, tmp_path, PLAIN.replace("randn", "ones"), solution)
+    assert status == 1 and "worst element result[" in out.splitlines()[-1], out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_other_constants(capsys, tmp_path):
+    solution = "class ModelNew(Model):\n    def forward(self, x):\n        assert x.shape == (3, 50)\n        return super().forward(x)\n"
+    assert run(capsys, tmp_path, PLAIN, solution)[0] == 1
+    status, out, err = run(capsys, tmp_path, PLAIN, solution, "--set", "batch_size=3")
+    assert status == 0 and "--set changes batch_size = 3" in out.splitlines()[0] and " 3x50 " in out, out + err
+    for wrong, told in (
+        ("batch_size", "NAME=VALUE with a number"),
+        ("rows=3", "rows is no constant of the reference; these are: batch_size"),
+    ):
+        status, _, err = run(capsys, tmp_path, PLAIN, solution, "--set", wrong)
+        assert status == 2 and told in err.splitlines()[-1], err
+
+
+@pytest.mark.parametrize("option", [["--size", "5"], ["--dtype", "float16"], ["--batches"], ["--forward-only"]])
+def test_options_of_other_problems_are_refused(option, capsys, tmp_path):
+    status, _, err = run(capsys, tmp_path, PLAIN, SAME, *option)
+    assert status == 2 and f"argument {option[0]}: is not for --problem any" in err.splitlines()[-1], err
+    assert check.main(["--set", "a=1"]) == 2 and "argument --set: is not for --problem lower" in capsys.readouterr().err
+
+
+WEIGHT = PLAIN.replace("    def forward", "    def __init__(self):\n        super().__init__()\n        {}\n\n    def forward", 1)
+WEIGHT = WEIGHT.format("self.weight = torch.nn.Parameter(torch.randn(50))").replace("(x)\n", "(x * self.weight)\n")
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("options", [[], ["--gradients"]], ids=["forward", "gradients"])
+@pytest.mark.parametrize(
+    "line,convicted",
+    [
+        ("torch.tanh(x * self.weight)", ""),
+        ("torch.tanh(x * self.weight.detach())", "worst element d weight["),
+        ("torch.tanh(x.detach() * self.weight)", "worst element d input 0["),
+    ],
+    ids=["right", "no weight", "no input"],
+)
+def test_gradients_are_judged_where_they_are_asked_for(line, convicted, options, capsys, tmp_path):
+    solution = f"class ModelNew(Model):\n    def forward(self, x):\n        return {line}\n"
+    status, out, err = run(capsys, tmp_path, WEIGHT, solution, *options)
+    wanted = convicted if options else ""
+    assert status == bool(wanted) and wanted in out.splitlines()[-1], out + err
+    assert ("gradients included" in out.splitlines()[-1]) == bool(options and not wanted)
+
+
+@pytest.mark.usefixtures("few")
+def test_who_draws_in_another_order_gets_the_references_parameters(capsys, tmp_path):
+    solution = "class ModelNew(Model):\n    def __init__(self):\n        torch.randn(3)\n        super().__init__()\n"
+    assert run(capsys, tmp_path, WEIGHT, solution)[0] == 0
+    renamed = f"{solution}        self.other = self.weight\n        del self.weight\n\n"
+    renamed += "    def forward(self, x):\n        return torch.tanh(x * self.other)\n"
+    status, out, err = run(capsys, tmp_path, WEIGHT, renamed)
+    assert status == 1 and "note   parameters: the solution's have other names" in out, out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_what_the_solution_is_told_does_not_tell_its_inputs(capsys, tmp_path):
+    """A solution that knew the seed of get_inputs() could compute before its clock runs."""
+    solution = """
+import sys
+
+Child = sys.modules["__main__"].Child
+real = Child.prepare
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for each in value for number in numbers(each)]
+    return [value] if type(value) is int and value > 2**30 else []
+
+
+def prepare(self, calls, **others):
+    Child.guesses = []
+    for seed in numbers(calls):
+        torch.manual_seed(seed)
+        Child.guesses += [get_inputs()[0]]
+    return real(self, calls=calls, **others)
+
+
+Child.prepare = prepare
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        assert Child.guesses and not any(torch.equal(x, guess) for guess in Child.guesses), "known before"
+        return torch.tanh(x)
+"""
+    status, out, err = run(capsys, tmp_path, PLAIN, solution)
+    assert status == 0, out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_the_record_has_all_of_it(capsys, tmp_path):
+    status, out, _ = run(capsys, tmp_path, PLAIN, SAME, "--json", str(tmp_path / "record.json"))
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert status == 0 and record["problem"] == "any" and record["verdict"] == "ok" and record["sentence"] == out.splitlines()[-1]
+    row = record["rows"][0]
+    assert row["error"] <= row["bound"] and {"input", "size", "reference_error", "ties"} <= {*row}
+    assert record["options"]["constants"] == {"batch_size": 6}
+    assert [check["name"] for check in record["checks"]][-1] == "not promised"
