@@ -3778,7 +3778,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
                                                    std::to_string(n) + " is too large; at most " +
                                                    std::to_string(kMaxSize) + " a side");
   p.m = m, p.n = n, p.k = k;
-  p.type = element_type(x), p.allow_tf32 = p.type == kFloat32 && is_tf32(&dim::Context::float32Precision);
+  p.type = element_type(x), p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
   // of one column or row both may be 1: the one of no use becomes its length
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
