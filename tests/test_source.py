@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import sanitize
 import torch
+import versions
 from helpers import COMPILER, HAS_CUDA, HOST_PRELUDE, ROOT, SMALL_EXTENSION, SOURCE, execute, host_program, marked, module
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -116,6 +117,14 @@ class TestCompilation:
         # u: one in the process, whoever loads it; V: a weak variable. DW.ref is the C++ library's.
         shared = [line for line in symbols if re.search(r" [uvV] (?!DW\.ref)", line)]
         assert not shared, "\n".join(shared)
+
+
+@pytest.mark.skipif(COMPILER is None or not versions.cuda_headers(), reason="no C++ compiler or no CUDA headers were found")
+def test_the_binding_compiles_against_torch():
+    """Without a GPU no import compiles the binding, and the emulation has a tensor library of its own in place of torch's."""
+    command = [sys.executable, Path(versions.__file__), "syntax"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_report_is_read_right():

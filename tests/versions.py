@@ -1,11 +1,13 @@
 """What versions.sh compiles, in the environment that runs it: the C++ binding against torch's headers, or the device code by NVRTC.
 
 python tests/versions.py binding
+python tests/versions.py syntax                     of the binding alone, in half of the time
 python tests/versions.py device [ARCHITECTURE ...]
 """
 
 import ast
 import ctypes
+import functools
 import glob
 import json
 import os
@@ -32,8 +34,15 @@ def packages(*patterns):
     return [path for pattern in patterns for path in glob.glob(os.path.join(sysconfig.get_path("purelib"), "nvidia", *pattern.split("/")))]
 
 
-def binding():
-    """main.cpp as load_inline makes it, with the standard that this torch gives, up to the object file."""
+def cuda_headers():
+    """The include folders of pip's CUDA packages, or of the toolkit whose nvcc is found."""
+    found = packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include")
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+    return found or [str(toolkit)] * toolkit.exists()
+
+
+def binding(*options):
+    """main.cpp as load_inline makes it, with the standard that this torch gives, up to the object file or what `options` say."""
     import inspect
 
     from torch.utils import cpp_extension
@@ -43,13 +52,13 @@ def binding():
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     headers = [
         *cpp_extension.include_paths(),
-        *packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include"),
+        *cuda_headers(),
         sysconfig.get_path("include"),
     ]
     with tempfile.TemporaryDirectory() as room:
         Path(room, "main.cpp").write_text("\n".join(parts[name] for name in ("_CUDA_TYPES", "_CUDA_LAUNCHERS", "_CPP_BINDING")))
         command = [compiler, standard, "-O2", "-fPIC", "-Wall", "-Wno-unused-function", "-DTORCH_EXTENSION_NAME=binding"]
-        command += ["-DTORCH_API_INCLUDE_EXTENSION_H", *(f"-isystem{path}" for path in headers), "-c", "main.cpp", "-o", "main.o"]
+        command += ["-DTORCH_API_INCLUDE_EXTENSION_H", *(f"-isystem{path}" for path in headers), "-c", "main.cpp", "-o", "main.o", *options]
         start = time.perf_counter()
         done = subprocess.run(command, cwd=room, capture_output=True, text=True)
     said = done.stdout + done.stderr
@@ -156,4 +165,4 @@ def device(*architectures):
 
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    sys.exit(0 if {"binding": binding, "device": device}[what](*arguments) else 1)
+    sys.exit(0 if {"binding": binding, "syntax": functools.partial(binding, "-fsyntax-only"), "device": device}[what](*arguments) else 1)
