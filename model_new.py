@@ -198,6 +198,16 @@ DEVICE int triangle_root(int q) {
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
 }
 
+// ---- Schedule: an operand tile.
+
+// An operand tile is 64 x 64 elements of 16 bits in shared memory, as wgmma reads it: 64 rows of 128 bytes in the 128-byte swizzle.
+constexpr int kOperandBytes = kBlock * kBlock * 2;
+
+// The offset in bytes of an element in its operand tile.
+DEVICE int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
+
+// ---- Schedule: the products of a batch.
+
 // Calls f(d, at) for each batch dimension d: product `number` is at `at` of it.
 template <typename F>
 DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
@@ -718,18 +728,6 @@ DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
 }
 DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
-// [begin pipeline]
-// Where in a pipeline of shared memory a role is.
-template <int kStages>
-struct PipelineState {
-  int stage = 0;
-  uint32_t parity = 0;
-  DEVICE void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-// [end pipeline]
-
 // Four words into the shared memory of a CTA of the cluster, counted, as 16 bytes, on a barrier there.
 DEVICE void store_async(uint32_t address, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
@@ -896,403 +894,6 @@ DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int a
 }
 """
 
-# ---- Elements: what the kernels that read tensors as they are share; and zeros, which every kernel writes. ----
-_CUDA_ELEMENTS = r"""
-// ---- Elements: zeros above the diagonal.
-
-// Zeros in lines [from, to) of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major, so
-// that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
-template <int kBlockMN, typename T>
-DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
-  const bool column_major = p.c_row == 1 && p.c_col != 1;
-  const int lines = min(to, column_major ? p.n - col : p.m - row),
-            length = min(kBlockMN, column_major ? p.m - row : p.n - col);
-  const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
-  c += row * p.c_row + col * p.c_col;
-  auto fill = [&](auto zero, int64_t step) {   // step: to the next element of a line
-    constexpr int kCount = sizeof(zero) / sizeof(T), kInLine = kBlockMN / kCount;
-    NO_UNROLL for (int offset = thread % kInLine * kCount; offset < length; offset += threads * kCount)
-      NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine))
-        __stcs(reinterpret_cast<decltype(zero)*>(c + line * line_stride + offset * step), zero);
-  };
-  const bool vectorized =
-      stride == 1 && (line_stride | length) % int(16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  vectorized ? fill(uint4(), 1) : fill(T(), stride);
-}
-
-// ---- Element types: accumulators.
-
-template <typename T>
-using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-// Neighbours that are read or written at once.
-template <typename T, int kCount>
-struct alignas(kCount * sizeof(T)) AlignedArray {
-  T v[kCount];
-};
-
-// An operand as a CTA sees it, from first_line on.
-template <typename T>
-struct OperandView {
-  const T* data;   // line 0, k = 0, on the diagonal: it may always be read
-  int64_t line_stride, k_stride;
-  KRange k_range;
-  int first_line, lines, depth;
-};
-
-// ---- Element types: float32 as two tf32.
-//
-// An element is the sum of two tf32 of 11 bits; small * small is left out. Scaled by 2^24 none is denormal: tensor cores, which align what
-// they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
-constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
-
-DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
-  v *= kTf32Scale;
-  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
-  // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
-  small = __float_as_uint(v - __uint_as_float(large));
-}
-
-// ---- Element types: long sums.
-//
-// To promote is to add what tensor cores have summed to a float32 total. Roundings do not cancel where the same is added again and again:
-// so a chain of promotions ends after so many, and chains are added.
-constexpr int kChain = 32;   // k-blocks of Pairs, which adds a tile's chains in memory
-
-template <int kCount>
-DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
-  UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
-}
-"""
-
-# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ----
-#
-# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any contraction, and their
-# metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
-_CUDA_PACKED = r"""
-// ---- Packing: a packed matrix, and where an element lies in a block.
-
-constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile, of 16-bit elements
-// hi, then lo
-HOST_DEVICE constexpr int64_t block_bytes(bool allow_tf32) { return (allow_tf32 ? 1 : 2) * kOperandBytes; }
-constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
-
-// An element too small for its block's scale: zero in the operand tile.
-struct Outlier {
-  uint16_t row, col;
-  float value;
-};
-
-struct alignas(16) BlockHead {   // copied with the block
-  float unscale;    // the element is (hi + lo residual) times this
-  float residual;   // 2^-11 if the block is wide, else 1
-  int outliers;
-  int none;   // zero, but copied, too
-};
-struct alignas(128) BlockMetadata {
-  BlockHead head;
-  Outlier outlier[kMaxOutliers];
-};
-static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
-
-// An operand's packed matrices, one a product of the batch or one for all: all blocks, row by row, or, if triangular, the lower ones.
-struct Packed {
-  const float* source;
-  int64_t row_stride, col_stride;
-  int rows, cols;   // in elements
-  int triangular;
-  int block_cols;
-  int matrices;
-  int blocks_each;
-  uint8_t* blocks;
-  BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // a mask for each row of blocks: see mask_words
-  uint32_t* wide_by_col;
-};
-
-DEVICE int find_matrix(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
-
-// From its matrix's first block on.
-DEVICE int64_t block_index(const Packed& p, int r, int c) {
-  return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
-}
-
-// Of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
-HOST_DEVICE int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
-DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
-  return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
-                : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
-}
-
-// An element's place in an operand tile: rows of 128 bytes, in wgmma's 128-byte swizzle.
-DEVICE int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
-
-// ---- Packing: the way back to float32.
-
-// Adds sums to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
-DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* total) {
-  const float scale = x_unscale * y_unscale;
-  if (scale >= 0x1p-126f && scale <= 0x1p127f) {
-    UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
-  } else if (y_unscale != 0.0f) {
-    // One by one, the larger first: else sums of denormals are rounded to multiples of 2^-149 before they grow
-    UNROLL for (int u = 0; u < 32; ++u)
-      total[u] = fmaf(sums[u] * fmaxf(x_unscale, y_unscale), fminf(x_unscale, y_unscale), total[u]);
-  }
-}
-"""
-
-_CUDA_PACKING = r"""
-// [begin pairs product]
-// ---- Packing: what its kernel, the product's and the one behind are given.
-
-struct Fp16x3Product {
-  Product p;
-  Packed x, y;              // X and Y, or transposed: see k_is_row
-  int x_blocks, y_blocks;   // to pack
-  unsigned long long* progress;
-  uint64_t launch;       // its number
-  Control* controls;     // of each product
-  int words;             // from controls on, which packing's first CTA resets
-  const Control* kept;   // of operands packed before; or null
-  SplitTiles tiles;
-  TileQueue queue;
-  int* finished_splits;      // of each 64 x 256 of each C: splits that have left their sums
-  int* next_fixup_tile;      // of fixup_kernel's queue
-  float* partial_sums;   // of all splits but each tile's last
-  float* chain_sums;     // of each CTA: of its tile's chains so far; null: those are in C
-};
-
-// ---- Packing: an operand's blocks, by line (row block of X, column block of Y) and k-block.
-
-DEVICE int num_line_blocks(const Fp16x3Product& args, Operand operand) {
-  return ceil_div(operand == kX ? args.p.m : args.p.n, kBlock);
-}
-
-DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int k) {
-  return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
-}
-
-DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
-  const Packed& packed = operand == kX ? args.x : args.y;
-  return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
-}
-// [end pairs product]
-
-// ---- Packing: one block.
-
-constexpr int kPackers = 256;   // threads
-
-// ---- Packing: float32 as pairs of float16.
-
-// x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
-// lose some: then the block is wide, and its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would be
-// denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (more: docs/kernel.md).
-[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
-constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
-
-DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
-
-DEVICE bool loses_bits(float x, float scale) {
-  const float a = x * scale, residual = a - __half2float(__float2half_rn(a));
-  return is_outlier(x, scale) || fabsf(residual - __half2float(__float2half_rn(residual))) > fabsf(a) * kTolerance;
-}
-
-// Two neighbours, no outliers. residual_scale: of lo.
-DEVICE void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
-  const __half2 high = __floats2half2_rn(x * scale, y * scale);
-  const float2 back = __half22float2(high);
-  const __half2 low =
-      __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
-  hi = *reinterpret_cast<const uint32_t*>(&high);
-  lo = *reinterpret_cast<const uint32_t*>(&low);
-}
-
-// ---- Packing: scaling.
-
-// Of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
-DEVICE int scale_exponent(uint32_t largest) {
-  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
-}
-DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
-
-// ---- Packing: the kernel.
-
-// What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if a product has
-// outliers or falls back, the product kernel the third.
-enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
-
-// Of this launch, while it packs: below kPackingDone once CTA 0, which begins before all others, has reset the counters. Until then there
-// is another launch's number or, where a graph is launched again, its own with kPackingDone.
-DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
-
-// Outliers of a product, or a fallback, which takes less time than many of them: each meets all tiles of its line.
-DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fallback) {
-  Control& control = args.controls[product];
-  if (outliers &&
-      atomicAdd(&control.outliers, outliers) + outliers > 8 * (num_line_blocks(args, kX) + num_line_blocks(args, kY)))
-    fallback = true;
-  if (fallback) atomicExch(&control.fallback, 1);
-  atomicOr(args.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
-}
-
-// A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took
-// 1 us a call, and 4 of the host.
-__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Fp16x3Product args) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ struct {
-    uint32_t largest[kPackers / 32], least[kPackers / 32];   // by warp
-    int outliers;
-    Outlier outlier[kMaxOutliers];   // in any order
-  } scratch;
-  constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
-  constexpr int kFirstBlocks = 512;   // which an H200 packs at once, about: these do not ask for progress
-  const int t = threadIdx.x;
-  const bool is_x = blockIdx.x < args.x_blocks;
-  const Packed& operand = is_x ? args.x : args.y;
-  const int number = blockIdx.x - (is_x ? 0 : args.x_blocks);
-  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // divides only if it has to
-  // else all share the matrix: if one falls back others need it
-  auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
-  const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
-  const bool is_reset = progress < kPackingDone;
-  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
-  if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
-  const int in_matrix = number - matrix * operand.blocks_each;
-  const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
-  const int c = in_matrix - int(block_index(operand, r, 0));
-  const int64_t row_stride = operand.row_stride, col_stride = operand.col_stride;
-  const float* source = operand.source + r * kBlock * row_stride + c * kBlock * col_stride;
-  if (operand.matrices > 1) source += batch_offset(args.p, is_x ? args.p.x_batch : args.p.y_batch, matrix);
-  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;
-  const bool diagonal = operand.triangular && r == c;   // column <= row alone
-  const bool along_rows = col_stride <= row_stride;
-  const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
-                          (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
-  cudaGridDependencySynchronize();   // the kernel ahead may write what is packed, or use this workspace
-  // Where rows run along memory threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
-  const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
-  const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
-  auto quad_row = [&](int quad) { return first_row + quad * row_step; };
-  // Start the loads. None is awaited: where there is no element another is read, and made zero later
-  const float* next_quad = source + first_row * row_stride + col * col_stride;
-  const int64_t step = row_step * row_stride;
-  float block[kQuads][4];
-  if (vectorized && !along_rows) {
-    static_assert(kQuads == 4, "a thread's quads are a square");
-    UNROLL for (int e = 0; e < 4; ++e) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? next_quad : source));
-      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
-      next_quad = next_address(next_quad, col_stride);
-    }
-  } else if (vectorized) {
-    UNROLL for (int i = 0; i < kQuads; ++i) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad_row(i) < rows ? next_quad : source));
-      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
-      next_quad = next_address(next_quad, step);
-    }
-  } else {
-    UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int existing = quad_row(i) < rows ? cols - col : 0;
-      const float* from = next_quad;
-      UNROLL for (int e = 0; e < 4; ++e) {
-        block[i][e] = __ldcs(e < existing ? from : source);
-        from = next_address(from, col_stride);
-      }
-      next_quad = next_address(next_quad, step);
-    }
-  }
-  if (blockIdx.x == 0) {   // meanwhile reset counters, and then say so
-    IF_DELAY(__nanosleep(100000);)
-    for (int i = t; i < args.words; i += kPackers) reinterpret_cast<int*>(args.controls)[i] = 0;
-    __threadfence();
-    __syncthreads();
-    if (t == 0) *args.progress = args.launch;
-    __syncthreads();
-  }
-  cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
-  if (blockIdx.x == 0 && args.kept)
-    for (int u = t; u < args.p.batches; u += kPackers) report(args, u, args.kept[u].outliers, args.kept[u].fallback);
-  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one, by bits:
-  // their order is the same, NaN and Inf above all
-  if (rows < kBlock || cols < kBlock || diagonal) {
-    UNROLL for (int i = 0; i < kQuads; ++i) {
-      // so many exist
-      const int row_end = quad_row(i) >= rows ? 0
-                          : diagonal          ? min(cols, quad_row(i) + 1)
-                                              : cols,
-                existing = row_end - col;
-      UNROLL for (int e = 0; e < 4; ++e)
-        if (e >= existing) block[i][e] = 0.0f;
-    }
-  }
-  uint32_t largest = 0, least = 0xFFFFFFFFu;
-  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
-    const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
-    largest = max(largest, magnitude), least = min(least, magnitude - 1);
-  }
-  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
-  least = __reduce_min_sync(0xFFFFFFFFu, least);
-  if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
-  __syncthreads();
-  UNROLL for (int w = 0; w < kPackers / 32; ++w)
-    largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
-  const int exponent = scale_exponent(largest);
-  const float scale = power_of_two(exponent);
-  const bool non_finite = largest >= 0x7F800000u;
-  const float least_scaled = __uint_as_float(least + 1) * scale;
-  BlockMetadata& metadata = operand.metadata[number];
-  bool wide = false;
-  int outliers = 0;
-  if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
-    bool loses = false;
-    UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
-    if (t == 0) scratch.outliers = 0;
-    wide = __syncthreads_or(loses);   // by an outlier, too: fixup_kernel looks in wide blocks alone
-    if (least_scaled < kLeastNormal) {   // outliers become zero, and go to the metadata, ordered by place
-      UNROLL for (int e = 0; e < 4 * kQuads; ++e)
-        if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
-          const Outlier outlier = {uint16_t(quad_row(e / 4)), uint16_t(col + e % 4), v};
-          if (const int slot = atomicAdd(&scratch.outliers, 1); slot < kMaxOutliers) scratch.outlier[slot] = outlier;
-          v = 0.0f;
-        }
-      __syncthreads();
-      outliers = scratch.outliers;
-      auto position = [&](int u) { return scratch.outlier[u].row * kBlock + scratch.outlier[u].col; };
-      if (const int listed = min(outliers, kMaxOutliers); t < listed) {
-        int before = 0;
-        for (int u = 0; u < listed; ++u) before += position(u) < position(t);
-        metadata.outlier[before] = scratch.outlier[t];
-      }
-    }
-  }
-  const float residual_scale = wide ? 1 / kWideResidual : 1;
-  UNROLL for (int i = 0; i < kQuads; ++i) {
-    uint2 hi, lo;
-    split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
-    split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
-    uint8_t* to = operand.blocks + number * block_bytes(args.p.allow_tf32) + swizzled(quad_row(i), col);
-    *reinterpret_cast<uint2*>(to) = hi;
-    if (!args.p.allow_tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
-  }
-  if (t == 0) {
-    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
-    while ((wide || non_finite) && !is_reset && read_progress(args) >= kPackingDone) {}
-    IF_INITCHECK(if (wide || non_finite) __threadfence();)
-    for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
-      uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
-      atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
-      if (outliers) atomicOr(words, 1u);
-    }
-    if (non_finite || outliers)
-      for (int product = has_own_matrix() ? matrix : 0; product < (has_own_matrix() ? matrix + 1 : args.p.batches);
-           ++product)
-        report(args, product, outliers, non_finite || outliers > kMaxOutliers);
-  }
-#endif
-}
-"""
-
 # ---- Launching: what all kernels' launchers share. ----
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
@@ -1373,13 +974,63 @@ static int64_t batch_unit(const Product& p, const int64_t* strides) {
 // [end batch unit]
 """
 
-# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ----
+# ---- Tiles of 64 x 64, part 1: getting k-blocks into shared memory, and what every tile of 64 x 64 needs. ----
 #
-# Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
-# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN; of two tf32 some finite products overflow. So
-# what is not finite is summed here again. On request a kernel by itself. All kernels that read tensors as they are have its copier.
-_CUDA_EXACT = r"""
-// ---- Copier: k-blocks on their way to shared memory.
+# Takes operands of any strides, types and edges, as an OperandView. Produces k-blocks in the stages of a kernel, with zeros for elements
+# that do not exist. The exact path, the split-tf32 and the mma kernel share this section: they differ in how they multiply. The zeros above
+# the diagonal of C and the length of a chain of promotions serve the kernels of large tiles, too.
+_CUDA_COPIER = r"""
+// ---- Tiles of 64 x 64: element types.
+
+template <typename T>
+using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Neighbours that are read or written at once.
+template <typename T, int kCount>
+struct alignas(kCount * sizeof(T)) AlignedArray {
+  T v[kCount];
+};
+
+// ---- Tiles of 64 x 64: zeros above the diagonal of C.
+
+// Zeros in lines [from, to) of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major, so
+// that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
+template <int kBlockMN, typename T>
+DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
+  const bool column_major = p.c_row == 1 && p.c_col != 1;
+  const int lines = min(to, column_major ? p.n - col : p.m - row),
+            length = min(kBlockMN, column_major ? p.m - row : p.n - col);
+  const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
+  c += row * p.c_row + col * p.c_col;
+  auto fill = [&](auto zero, int64_t step) {   // step: to the next element of a line
+    constexpr int kCount = sizeof(zero) / sizeof(T), kInLine = kBlockMN / kCount;
+    NO_UNROLL for (int offset = thread % kInLine * kCount; offset < length; offset += threads * kCount)
+      NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine))
+        __stcs(reinterpret_cast<decltype(zero)*>(c + line * line_stride + offset * step), zero);
+  };
+  const bool vectorized =
+      stride == 1 && (line_stride | length) % int(16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  vectorized ? fill(uint4(), 1) : fill(T(), stride);
+}
+
+// ---- Tiles of 64 x 64: an operand, as a CTA sees it.
+
+// The lines of an operand from first_line on.
+template <typename T>
+struct OperandView {
+  const T* data;   // line 0, k = 0, on the diagonal: it may always be read
+  int64_t line_stride, k_stride;
+  KRange k_range;
+  int first_line, lines, depth;
+};
+
+template <typename T>
+DEVICE OperandView<T> make_view(Operand operand, const Product& p, const WorkTile<T>& work) {
+  if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_range, work.tile.i * kBlock, p.m, p.k};
+  return {work.y, p.y_col, p.y_row, p.y_range, work.tile.j * kBlock, p.n, p.k};
+}
+
+// ---- Tiles of 64 x 64: the copier of k-blocks.
 
 constexpr int kTileThreads = 128;
 // of k in a stage: of a line, of an operand's 64
@@ -1500,12 +1151,38 @@ struct BlockCopier {
   }
 };
 
-template <typename T>
-DEVICE OperandView<T> make_view(Operand operand, const Product& p, const WorkTile<T>& work) {
-  if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_range, work.tile.i * kBlock, p.m, p.k};
-  return {work.y, p.y_col, p.y_row, p.y_range, work.tile.j * kBlock, p.n, p.k};
+// ---- Tiles of 64 x 64: float32 as two tf32.
+//
+// An element is the sum of two tf32 of 11 bits; small * small is left out. Scaled by 2^24 none is denormal: tensor cores, which align what
+// they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
+constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
+
+DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
+  v *= kTf32Scale;
+  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
+  // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+  small = __float_as_uint(v - __uint_as_float(large));
 }
 
+// ---- Tiles of 64 x 64: long sums.
+//
+// To promote is to add what tensor cores have summed to a float32 total. Roundings do not cancel where the same is added again and again:
+// so a chain of promotions ends after so many, and chains are added.
+constexpr int kChain = 32;   // promotions; the fp16x3 kernel promotes once per k-block
+
+template <int kCount>
+DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
+  UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
+}
+"""
+
+# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ----
+#
+# Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
+# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN; of two tf32 some finite products overflow. So
+# what is not finite is summed here again. With TRIL_MATMUL_PATH=exact a
+# kernel of its own computes all of C.
+_CUDA_EXACT = r"""
 // ---- Exact path: sums.
 
 struct alignas(128) ExactMemory {   // copiers permute by the bits below that
@@ -1648,54 +1325,6 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
                         kExactThreads);
 }
 
-// ---- Exact path: inverses.
-
-// Rows of C = X^-1, from 64 `row` on. before, contiguous as C: what X has left of its diagonal block there, times the rows of C above. A
-// thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
-template <typename T>
-__global__ void __launch_bounds__(kBlock)
-    invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
-  __shared__ alignas(32) T x[kBlock][kBlock];
-  const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x,
-            col = blockIdx.x % (row + 1) * kBlock + j;
-  const int size = min(kBlock, p.n - first);
-  const bool diagonal = col >= first;   // else there are no zeros
-  const T* from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
-#pragma unroll 8
-  for (int i = 0; i < kBlock; ++i) {
-    const bool read = i < size && (j < i || (j == i && !unit));
-    x[i][j] = read ? from[i * p.x_row + j * p.x_col] : T(i == j);
-  }
-  before += int64_t(batch) * size * first + col;
-  __syncthreads();
-  const int begin = diagonal ? j : 0;   // the column's first row: zeros above, times Inf, would be NaNs
-  NO_UNROLL for (int i = 0; i < size; i += 4) {
-    T sum[4] = {}, right[4];
-    UNROLL for (int r = 0; r < 4; ++r)
-      right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
-    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
-      T column[4];
-      UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
-      UNROLL for (int r = 0; r < 4; ++r) {
-        const auto row = *reinterpret_cast<const AlignedArray<T, 4>*>(&x[i + r][k]);
-        UNROLL for (int e = 0; e < 4; ++e)
-          if (k + e >= begin) sum[r] = fma(-row.v[e], column[e], sum[r]);
-      }
-    }
-    UNROLL for (int r = 0; r < 4; ++r) {
-      sum[r] += right[r];
-      UNROLL for (int e = 0; e < r; ++e)
-        if (i + e >= begin) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
-      sum[r] /= x[i + r][i + r];
-    }
-    __syncthreads();   // the rows have been read
-    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
-    __syncthreads();
-  }
-  T* to = c_matrix<T>(p, batch) + first * p.c_row;
-  for (int c_col = col; c_col < (diagonal ? p.n : first); c_col += diagonal ? kBlock : first)
-    for (int i = 0; i < size; ++i) to[i * p.c_row + c_col] = c_col == col ? x[i][j] : T(0);
-}
 """
 
 # ---- Tiles of 64 x 64: what the split-tf32 and the mma kernel share besides the copier, which is all but how they multiply. ----
@@ -2175,12 +1804,6 @@ void launch_exact(const Product& p, const Gpu& gpu) {
   std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(p.type));
 }
 
-void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu) {
-  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, gpu.stream);
-  p.type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
-                     : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
-}
-
 void launch_split_tf32(const Product& p, const Gpu& gpu) {
   std::visit(
       [&](auto x_k_major, auto y_k_major, auto chains) {
@@ -2211,6 +1834,16 @@ constexpr int kSkeletonThreads = 3 * 128;
 // of a thread
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
 constexpr int kQueued = 8;   // places for tiles that the cluster has taken
+
+// Where in the pipeline a role is: its stage, and the parity of the phase that it waits for.
+template <int kStages>
+struct PipelineState {
+  int stage = 0;
+  uint32_t parity = 0;
+  DEVICE void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
 
 // [begin tile queue]
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing is cleared before.
@@ -2910,6 +2543,338 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
 }
 """
 
+# nvcc compiles each of these by itself: they are the parts of the source that take longest.
+_CUDA_LAUNCH_FLOAT16 = r"""
+void launch_float16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__half>(p, gpu); }
+"""
+_CUDA_LAUNCH_BFLOAT16 = r"""
+void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__nv_bfloat16>(p, gpu); }
+"""
+
+# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ----
+#
+# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any contraction, and their
+# metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
+_CUDA_PACKED = r"""
+// ---- Packing: a packed matrix, and where an element lies in a block.
+
+// hi, then lo
+HOST_DEVICE constexpr int64_t block_bytes(bool allow_tf32) { return (allow_tf32 ? 1 : 2) * kOperandBytes; }
+constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
+
+// An element too small for its block's scale: zero in the operand tile.
+struct Outlier {
+  uint16_t row, col;
+  float value;
+};
+
+struct alignas(16) BlockHead {   // copied with the block
+  float unscale;    // the element is (hi + lo residual) times this
+  float residual;   // 2^-11 if the block is wide, else 1
+  int outliers;
+  int none;   // zero, but copied, too
+};
+struct alignas(128) BlockMetadata {
+  BlockHead head;
+  Outlier outlier[kMaxOutliers];
+};
+static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
+
+// An operand's packed matrices, one a product of the batch or one for all: all blocks, row by row, or, if triangular, the lower ones.
+struct Packed {
+  const float* source;
+  int64_t row_stride, col_stride;
+  int rows, cols;   // in elements
+  int triangular;
+  int block_cols;
+  int matrices;
+  int blocks_each;
+  uint8_t* blocks;
+  BlockMetadata* metadata;
+  uint32_t* wide_by_row;   // a mask for each row of blocks: see mask_words
+  uint32_t* wide_by_col;
+};
+
+DEVICE int find_matrix(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
+
+// From its matrix's first block on.
+DEVICE int64_t block_index(const Packed& p, int r, int c) {
+  return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
+}
+
+// Of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
+HOST_DEVICE int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
+DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
+  return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
+                : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
+}
+
+// ---- Packing: the way back to float32.
+
+// Adds sums to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
+DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* total) {
+  const float scale = x_unscale * y_unscale;
+  if (scale >= 0x1p-126f && scale <= 0x1p127f) {
+    UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
+  } else if (y_unscale != 0.0f) {
+    // One by one, the larger first: else sums of denormals are rounded to multiples of 2^-149 before they grow
+    UNROLL for (int u = 0; u < 32; ++u)
+      total[u] = fmaf(sums[u] * fmaxf(x_unscale, y_unscale), fminf(x_unscale, y_unscale), total[u]);
+  }
+}
+"""
+
+_CUDA_PACKING = r"""
+// [begin pairs product]
+// ---- Packing: what its kernel, the product's and the one behind are given.
+
+struct Fp16x3Product {
+  Product p;
+  Packed x, y;              // X and Y, or transposed: see k_is_row
+  int x_blocks, y_blocks;   // to pack
+  unsigned long long* progress;
+  uint64_t launch;       // its number
+  Control* controls;     // of each product
+  int words;             // from controls on, which packing's first CTA resets
+  const Control* kept;   // of operands packed before; or null
+  SplitTiles tiles;
+  TileQueue queue;
+  int* finished_splits;      // of each 64 x 256 of each C: splits that have left their sums
+  int* next_fixup_tile;      // of fixup_kernel's queue
+  float* partial_sums;   // of all splits but each tile's last
+  float* chain_sums;     // of each CTA: of its tile's chains so far; null: those are in C
+};
+
+// ---- Packing: an operand's blocks, by line (row block of X, column block of Y) and k-block.
+
+DEVICE int num_line_blocks(const Fp16x3Product& args, Operand operand) {
+  return ceil_div(operand == kX ? args.p.m : args.p.n, kBlock);
+}
+
+DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int k) {
+  return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
+}
+
+DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
+  const Packed& packed = operand == kX ? args.x : args.y;
+  return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
+}
+// [end pairs product]
+
+// ---- Packing: one block.
+
+constexpr int kPackers = 256;   // threads
+
+// ---- Packing: float32 as pairs of float16.
+
+// x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
+// lose some: then the block is wide, and its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would be
+// denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (more: docs/kernel.md).
+[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
+constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
+
+DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
+
+DEVICE bool loses_bits(float x, float scale) {
+  const float a = x * scale, residual = a - __half2float(__float2half_rn(a));
+  return is_outlier(x, scale) || fabsf(residual - __half2float(__float2half_rn(residual))) > fabsf(a) * kTolerance;
+}
+
+// Two neighbours, no outliers. residual_scale: of lo.
+DEVICE void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
+  const __half2 high = __floats2half2_rn(x * scale, y * scale);
+  const float2 back = __half22float2(high);
+  const __half2 low =
+      __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
+  hi = *reinterpret_cast<const uint32_t*>(&high);
+  lo = *reinterpret_cast<const uint32_t*>(&low);
+}
+
+// ---- Packing: scaling.
+
+// Of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
+DEVICE int scale_exponent(uint32_t largest) {
+  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
+}
+DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
+
+// ---- Packing: the kernel.
+
+// What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if a product has
+// outliers or falls back, the product kernel the third.
+enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
+
+// Of this launch, while it packs: below kPackingDone once CTA 0, which begins before all others, has reset the counters. Until then there
+// is another launch's number or, where a graph is launched again, its own with kPackingDone.
+DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
+
+// Outliers of a product, or a fallback, which takes less time than many of them: each meets all tiles of its line.
+DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fallback) {
+  Control& control = args.controls[product];
+  if (outliers &&
+      atomicAdd(&control.outliers, outliers) + outliers > 8 * (num_line_blocks(args, kX) + num_line_blocks(args, kY)))
+    fallback = true;
+  if (fallback) atomicExch(&control.fallback, 1);
+  atomicOr(args.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
+}
+
+// A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took
+// 1 us a call, and 4 of the host.
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Fp16x3Product args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ struct {
+    uint32_t largest[kPackers / 32], least[kPackers / 32];   // by warp
+    int outliers;
+    Outlier outlier[kMaxOutliers];   // in any order
+  } scratch;
+  constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
+  constexpr int kFirstBlocks = 512;   // which an H200 packs at once, about: these do not ask for progress
+  const int t = threadIdx.x;
+  const bool is_x = blockIdx.x < args.x_blocks;
+  const Packed& operand = is_x ? args.x : args.y;
+  const int number = blockIdx.x - (is_x ? 0 : args.x_blocks);
+  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // divides only if it has to
+  // else all share the matrix: if one falls back others need it
+  auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
+  const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
+  const bool is_reset = progress < kPackingDone;
+  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
+  if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
+  const int in_matrix = number - matrix * operand.blocks_each;
+  const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
+  const int c = in_matrix - int(block_index(operand, r, 0));
+  const int64_t row_stride = operand.row_stride, col_stride = operand.col_stride;
+  const float* source = operand.source + r * kBlock * row_stride + c * kBlock * col_stride;
+  if (operand.matrices > 1) source += batch_offset(args.p, is_x ? args.p.x_batch : args.p.y_batch, matrix);
+  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;
+  const bool diagonal = operand.triangular && r == c;   // column <= row alone
+  const bool along_rows = col_stride <= row_stride;
+  const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
+                          (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
+  cudaGridDependencySynchronize();   // the kernel ahead may write what is packed, or use this workspace
+  // Where rows run along memory threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
+  const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
+  const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
+  auto quad_row = [&](int quad) { return first_row + quad * row_step; };
+  // Start the loads. None is awaited: where there is no element another is read, and made zero later
+  const float* next_quad = source + first_row * row_stride + col * col_stride;
+  const int64_t step = row_step * row_stride;
+  float block[kQuads][4];
+  if (vectorized && !along_rows) {
+    static_assert(kQuads == 4, "a thread's quads are a square");
+    UNROLL for (int e = 0; e < 4; ++e) {
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? next_quad : source));
+      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
+      next_quad = next_address(next_quad, col_stride);
+    }
+  } else if (vectorized) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad_row(i) < rows ? next_quad : source));
+      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
+      next_quad = next_address(next_quad, step);
+    }
+  } else {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
+      const int existing = quad_row(i) < rows ? cols - col : 0;
+      const float* from = next_quad;
+      UNROLL for (int e = 0; e < 4; ++e) {
+        block[i][e] = __ldcs(e < existing ? from : source);
+        from = next_address(from, col_stride);
+      }
+      next_quad = next_address(next_quad, step);
+    }
+  }
+  if (blockIdx.x == 0) {   // meanwhile reset counters, and then say so
+    IF_DELAY(__nanosleep(100000);)
+    for (int i = t; i < args.words; i += kPackers) reinterpret_cast<int*>(args.controls)[i] = 0;
+    __threadfence();
+    __syncthreads();
+    if (t == 0) *args.progress = args.launch;
+    __syncthreads();
+  }
+  cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
+  if (blockIdx.x == 0 && args.kept)
+    for (int u = t; u < args.p.batches; u += kPackers) report(args, u, args.kept[u].outliers, args.kept[u].fallback);
+  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one, by bits:
+  // their order is the same, NaN and Inf above all
+  if (rows < kBlock || cols < kBlock || diagonal) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
+      // so many exist
+      const int row_end = quad_row(i) >= rows ? 0
+                          : diagonal          ? min(cols, quad_row(i) + 1)
+                                              : cols,
+                existing = row_end - col;
+      UNROLL for (int e = 0; e < 4; ++e)
+        if (e >= existing) block[i][e] = 0.0f;
+    }
+  }
+  uint32_t largest = 0, least = 0xFFFFFFFFu;
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
+    const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
+    largest = max(largest, magnitude), least = min(least, magnitude - 1);
+  }
+  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+  least = __reduce_min_sync(0xFFFFFFFFu, least);
+  if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
+  __syncthreads();
+  UNROLL for (int w = 0; w < kPackers / 32; ++w)
+    largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
+  const int exponent = scale_exponent(largest);
+  const float scale = power_of_two(exponent);
+  const bool non_finite = largest >= 0x7F800000u;
+  const float least_scaled = __uint_as_float(least + 1) * scale;
+  BlockMetadata& metadata = operand.metadata[number];
+  bool wide = false;
+  int outliers = 0;
+  if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
+    bool loses = false;
+    UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    if (t == 0) scratch.outliers = 0;
+    wide = __syncthreads_or(loses);   // by an outlier, too: fixup_kernel looks in wide blocks alone
+    if (least_scaled < kLeastNormal) {   // outliers become zero, and go to the metadata, ordered by place
+      UNROLL for (int e = 0; e < 4 * kQuads; ++e)
+        if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
+          const Outlier outlier = {uint16_t(quad_row(e / 4)), uint16_t(col + e % 4), v};
+          if (const int slot = atomicAdd(&scratch.outliers, 1); slot < kMaxOutliers) scratch.outlier[slot] = outlier;
+          v = 0.0f;
+        }
+      __syncthreads();
+      outliers = scratch.outliers;
+      auto position = [&](int u) { return scratch.outlier[u].row * kBlock + scratch.outlier[u].col; };
+      if (const int listed = min(outliers, kMaxOutliers); t < listed) {
+        int before = 0;
+        for (int u = 0; u < listed; ++u) before += position(u) < position(t);
+        metadata.outlier[before] = scratch.outlier[t];
+      }
+    }
+  }
+  const float residual_scale = wide ? 1 / kWideResidual : 1;
+  UNROLL for (int i = 0; i < kQuads; ++i) {
+    uint2 hi, lo;
+    split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
+    split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
+    uint8_t* to = operand.blocks + number * block_bytes(args.p.allow_tf32) + swizzled(quad_row(i), col);
+    *reinterpret_cast<uint2*>(to) = hi;
+    if (!args.p.allow_tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
+  }
+  if (t == 0) {
+    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
+    while ((wide || non_finite) && !is_reset && read_progress(args) >= kPackingDone) {}
+    IF_INITCHECK(if (wide || non_finite) __threadfence();)
+    for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
+      uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
+      atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
+      if (outliers) atomicOr(words, 1u);
+    }
+    if (non_finite || outliers)
+      for (int product = has_own_matrix() ? matrix : 0; product < (has_own_matrix() ? matrix + 1 : args.p.batches);
+           ++product)
+        report(args, product, outliers, non_finite || outliers > kMaxOutliers);
+  }
+#endif
+}
+"""
+
 # ---- fp16x3: float32 accuracy from float16 tensor cores. ----
 #
 # Enters: a Fp16x3Product, its operands packed. Leaves: C, unless the fallback is to compute it. docs/kernel.md follows a k-block.
@@ -3448,6 +3413,68 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 }
 """
 
+# ---- Inverse: 64 rows of the inverse of a triangular matrix at a time. ----
+#
+# Takes a lower triangular matrix, float32 or float64, and the product of its rows left of a diagonal block with the inverse so far.
+# Produces the next 64 rows of the inverse. The binding calls it once for every 64 rows; docs/kernel.md says why it substitutes.
+_CUDA_INVERSE = r"""
+// ---- Inverse: rows of it, by substitution.
+
+// Rows of C = X^-1, from 64 `row` on. before, contiguous as C: what X has left of its diagonal block there, times the rows of C above. A
+// thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
+template <typename T>
+__global__ void __launch_bounds__(kBlock)
+    invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
+  __shared__ alignas(32) T x[kBlock][kBlock];
+  const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x,
+            col = blockIdx.x % (row + 1) * kBlock + j;
+  const int size = min(kBlock, p.n - first);
+  const bool diagonal = col >= first;   // else there are no zeros
+  const T* from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
+#pragma unroll 8
+  for (int i = 0; i < kBlock; ++i) {
+    const bool read = i < size && (j < i || (j == i && !unit));
+    x[i][j] = read ? from[i * p.x_row + j * p.x_col] : T(i == j);
+  }
+  before += int64_t(batch) * size * first + col;
+  __syncthreads();
+  const int begin = diagonal ? j : 0;   // the column's first row: zeros above, times Inf, would be NaNs
+  NO_UNROLL for (int i = 0; i < size; i += 4) {
+    T sum[4] = {}, right[4];
+    UNROLL for (int r = 0; r < 4; ++r)
+      right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
+    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
+      T column[4];
+      UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
+      UNROLL for (int r = 0; r < 4; ++r) {
+        const auto row = *reinterpret_cast<const AlignedArray<T, 4>*>(&x[i + r][k]);
+        UNROLL for (int e = 0; e < 4; ++e)
+          if (k + e >= begin) sum[r] = fma(-row.v[e], column[e], sum[r]);
+      }
+    }
+    UNROLL for (int r = 0; r < 4; ++r) {
+      sum[r] += right[r];
+      UNROLL for (int e = 0; e < r; ++e)
+        if (i + e >= begin) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
+      sum[r] /= x[i + r][i + r];
+    }
+    __syncthreads();   // the rows have been read
+    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
+    __syncthreads();
+  }
+  T* to = c_matrix<T>(p, batch) + first * p.c_row;
+  for (int c_col = col; c_col < (diagonal ? p.n : first); c_col += diagonal ? kBlock : first)
+    for (int i = 0; i < size; ++i) to[i * p.c_row + c_col] = c_col == col ? x[i][j] : T(0);
+}
+// ---- Inverse: launching.
+
+void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu) {
+  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, gpu.stream);
+  p.type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
+                     : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
+}
+"""
+
 # ---- Launching: which kernel, and the fp16x3 kernel with what it needs. ----
 _CUDA_FP16X3_LAUNCH = r"""
 // [begin packed launches]
@@ -3943,12 +3970,15 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. ----
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_SIXTEEN_BIT]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_LAUNCH]
+_CUDA_SOURCES += [_CUDA_COPIER, _CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_SIXTEEN_BIT]
 # Behind the templates, parts that nvcc compiles at once, each with kernels that it alone launches.
-_CUDA_PARTS = [[_CUDA_PACKING, _CUDA_FP16X3, _CUDA_FIXUP, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH], [_CUDA_TILE_LAUNCH]]
-_CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__half>(p, gpu); }"]]
-_CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__nv_bfloat16>(p, gpu); }"]]
+_CUDA_PARTS = [
+    [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FIXUP, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH],
+    [_CUDA_TILE_LAUNCH, _CUDA_INVERSE],
+    [_CUDA_LAUNCH_FLOAT16],
+    [_CUDA_LAUNCH_BFLOAT16],
+]
 for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on all cores

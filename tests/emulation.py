@@ -1145,5 +1145,5 @@ void describe_masks(Product& p, int structure, int contraction) {{
 
 
 def hopper_skeleton(model):
-    """The skeleton of Hopper's kernels, with the pipeline that it uses."""
-    return marked("pipeline") + on_host(model._CUDA_SKELETON)
+    """The skeleton of Hopper's kernels."""
+    return on_host(model._CUDA_SKELETON)

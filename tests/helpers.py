@@ -463,7 +463,7 @@ def cuts():
         size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kMmaBlockK", "kMmaStages")))
         for size in (2, 4, 8)
     }
-    line = constant("_CUDA_EXACT", "kLineBytes")
+    line = constant("_CUDA_COPIER", "kLineBytes")
     tf32 = [constant("_CUDA_SPLIT_TF32", name) for name in ("kSplitTf32BlockK", "kSplitTf32Stages")]
     return {
         "half, small tiles": Cut(tile // 2, block, half[0]),

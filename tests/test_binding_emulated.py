@@ -168,7 +168,7 @@ def extension(model, tmp_path_factory):
         model._CUDA_LAUNCHERS.replace("#include <cuda_runtime_api.h>", "using cudaError_t = int;"),
         HEAD,
         model._CUDA_SCHEDULE,
-        f"constexpr int kChain = {constant('_CUDA_ELEMENTS', 'kChain')};",
+        f"constexpr int kChain = {constant('_CUDA_COPIER', 'kChain')};",
         marked("batch unit"),
         model._CUDA_PACKED,
         marked("tile queue"),

@@ -45,7 +45,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 
 def built(model, folder, definitions=""):
     """The program, behind these definitions."""
-    parts = [definitions, emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
+    parts = [definitions, emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER]
     parts += [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_MMA)]
     return host_program(folder, "mma_kernel", [*parts, emulation.PRODUCT, MAIN])
 

@@ -158,13 +158,13 @@ int main(int, char** arguments) {
 """
 
 
-CHAIN = constant("_CUDA_ELEMENTS", "kChain")
+CHAIN = constant("_CUDA_COPIER", "kChain")
 
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
-    elements = emulation.as_variable(model._CUDA_ELEMENTS, "kChain")
+    elements = emulation.as_variable(model._CUDA_COPIER, "kChain")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, elements, model._CUDA_PACKED, emulation.hopper_skeleton(model)]
     source += [emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3, marked("workspace")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
