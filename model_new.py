@@ -464,108 +464,113 @@ struct alignas(16) ClusterTile {
   }
 };
 
-// The tiles of a batch by number, the longest first; those at one place of C, of all products, one after the other.
-struct Tiles : TileOrder {
+// The tiles of a batch by number, the longest first. The tiles at one place of C, of all products, have successive numbers.
+struct ClusterTiles {
+  TileOrder order;
   int batches;
-  // so many tiles, the first, have two numbers, for the left and the right half of their columns
-  int column_split_tiles;
-  bool diagonal_pairs;     // whether the last ones are corners: see docs/kernel.md
-  int count;        // of numbers
-  int splits = 1;   // CTAs of a cluster, which share the k-blocks of a tile
+  int column_split_tiles;   // the first so many tiles have two numbers: the left and the right half of their columns
+  bool diagonal_pairs;      // whether the last tiles are halves of diagonal pairs: see docs/kernel.md
+  int count;                // of numbers
+  int splits = 1;           // CTAs of a cluster that share the k-blocks of a tile
   int clusters;
-  int tail_tiles;        // so many more have no numbers: see last_on_diagonal
+  int tail_tiles;           // so many more tiles have no numbers: see last_on_diagonal
 
   DEVICE ClusterTile find_tile(uint32_t number) const {
+    const int edge = order.edge, depth = order.depth;
     const bool is_column_half = number < 2u * column_split_tiles;
     uint32_t tile = is_column_half ? number / 2 : number - column_split_tiles;
     int batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
-    // tiles beside the diagonal, in no corner
-    const int tail_index = diagonal_pairs ? int(tile - triangle(rows - 2)) : -1, beside_diagonal = (rows - 1) / 2;
+    // Diagonal pairs: where the number lies behind the tiles of all rows but the last two, and how many tiles beside the diagonal follow
+    const int tail_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
+    const int beside_diagonal = (order.rows - 1) / 2;
     if (diagonal_pairs && tail_index >= beside_diagonal) {
       const int on_diagonal = tail_index - beside_diagonal, first_block = on_diagonal / 2 * 2 * edge;
       return {first_block + edge, first_block, edge, batch, 0, depth, on_diagonal % 2 + 1};
     }
     const Tile ordered =
-        tail_index >= 0 ? TileOrder::make_tile(2 * tail_index + 2, 2 * tail_index + 1) : TileOrder::find_tile(tile);
-    const int row = ordered.i * edge, col = ordered.j * edge + (is_column_half && number % 2 ? edge / 2 : 0),
-              cols = is_column_half ? edge / 2 : edge;
-    // Of all of C a half sums the tile's k: in a symmetric product the tile opposite meets the same Inf. All halves have a k-block, one
-    // beyond the last column, too
-    if (!is_column_half || (both_masked() && !c_lower)) return {row, col, cols, batch, ordered.k_begin, ordered.k_end};
-    return {row,
-            col,
-            cols,
-            batch,
-            min(first_k(x_range, y_range, row, col), depth - 1),
-            end_of_k(x_range, y_range, row + edge, col + cols, depth)};
+        tail_index >= 0 ? order.make_tile(2 * tail_index + 2, 2 * tail_index + 1) : order.find_tile(tile);
+    const int row = ordered.i * edge;
+    const int col = ordered.j * edge + (is_column_half && number % 2 ? edge / 2 : 0);
+    const int cols = is_column_half ? edge / 2 : edge;
+    // Where all of C is computed, a half sums the k of its tile: in a symmetric product the tile opposite meets the same Inf
+    if (!is_column_half || (order.both_masked() && !order.c_lower))
+      return {row, col, cols, batch, ordered.k_begin, ordered.k_end};
+    // Every half has a k-block, also one beyond the last column
+    const int k_begin = min(first_k(order.x_range, order.y_range, row, col), depth - 1);
+    const int k_end = end_of_k(order.x_range, order.y_range, row + edge, col + cols, depth);
+    return {row, col, cols, batch, k_begin, k_end};
   }
 
-  // K-block number `at` of a tile, which begins with that in the middle of k, if it has it, and comes round at its end.
+  // The k-block at index k_index of a tile. A tile begins with the k-block in the middle of k, if it has that, and wraps around at its end.
   DEVICE int k_block(const ClusterTile& tile, int k_index) const {
-    const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + k_index;
+    const int middle = order.depth / 2;
+    const int k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + k_index;
     return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
   }
 };
 
-// ---- Schedule: the tiles of Pairs, and their splits.
+// ---- Schedule: the tiles of the fp16x3 kernel, and their splits.
 
-// Of triangular operands tiles of more than `longest` k-blocks are cut; of dense ones, equally long, the first `cut`. Splits are numbered
-// in order, so that those before one have been handed out before it.
-struct SplitTiles : Tiles {
+// ClusterTiles whose numbers stand for splits of tiles. With a triangular operand, tiles of more than `longest` k-blocks
+// are split. Dense products have tiles of one length: there the first num_split_tiles are split. The splits of a tile
+// have successive numbers: the earlier ones have been handed out before the last one, which waits for them.
+struct SplitTiles {
+  ClusterTiles tiles;
   int longest;
   int num_split_tiles;
-  int partial_slots;   // for one product's partial sums: of all splits but each tile's last
+  int partial_slots;   // of one product: for the partial sums of all splits but each tile's last
 
   // Groups of one length and one number of splits.
-  HOST_DEVICE int groups() const { return masked() ? Tiles::groups() : 2; }
+  HOST_DEVICE int groups() const { return tiles.order.masked() ? tiles.order.groups() : 2; }
   HOST_DEVICE int64_t tiles_in_group(int group) const {
-    return masked()     ? Tiles::tiles_in_group(group)
-           : group == 0 ? num_split_tiles
-                        : TileOrder::count() - num_split_tiles;
+    return tiles.order.masked() ? tiles.order.tiles_in_group(group)
+           : group == 0         ? num_split_tiles
+                                : tiles.order.count() - num_split_tiles;
   }
   HOST_DEVICE int splits_in_group(int group) const {
-    return masked() || group == 0 ? ceil_div(length(group), longest) : 1;
+    return tiles.order.masked() || group == 0 ? ceil_div(tiles.order.length(group), longest) : 1;
   }
 
-  // products: of one size, which share the clusters
+  // products: how many products of one size share the clusters
   static SplitTiles make(const Product& p, int clusters, int products) {
-    SplitTiles tiles = {{TileOrder::make(p, kTileEdge, kBlock), int(p.batches)}};
-    tiles.longest = max(1, tiles.depth);
-    if (tiles.masked()) {   // cuts tiles longer than a cluster's average work; measured on an H200
-      int64_t most_k_blocks = tiles.work() * p.batches * products / clusters;
+    const TileOrder order = TileOrder::make(p, kTileEdge, kBlock);
+    SplitTiles split = {{order, int(p.batches)}};
+    split.longest = max(1, order.depth);
+    if (order.masked()) {   // splits tiles longer than a cluster's average work; measured on an H200
+      int64_t most_k_blocks = order.work() * p.batches * products / clusters;
       // few splits count for more than an even share
       if (most_k_blocks < 40) most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < 20 ? 2 : 4);
-      tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(4, most_k_blocks)));
-    } else {   // cuts those left when all clusters have had equally many, to end soonest, if a split costs a k-block
+      split.longest = int(std::min<int64_t>(split.longest, std::max<int64_t>(4, most_k_blocks)));
+    } else {   // splits the tiles left when all clusters have had equally many, to end soonest, if a split costs a k-block
       // of a product
-      const int64_t leftover_tiles = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;
-      int best = tiles.longest;
-      for (int splits = 2; leftover_tiles && splits < best && ceil_div(tiles.depth, splits) >= 4; ++splits) {
-        const int length = ceil_div(tiles.depth, splits),
-                  time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
-        if (time < best) best = time, tiles.longest = length;
+      const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;
+      int best = split.longest;
+      for (int splits = 2; leftover_tiles && splits < best && ceil_div(order.depth, splits) >= 4; ++splits) {
+        const int length = ceil_div(order.depth, splits);
+        const int time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
+        if (time < best) best = time, split.longest = length;
       }
-      if (tiles.longest < tiles.depth) tiles.num_split_tiles = int(leftover_tiles);
+      if (split.longest < order.depth) split.num_split_tiles = int(leftover_tiles);
     }
     int64_t numbers = 0;   // of one product
-    for (int group = 0; group < tiles.groups(); ++group)
-      numbers += tiles.tiles_in_group(group) * tiles.splits_in_group(group);
-    tiles.partial_slots = int(numbers - tiles.TileOrder::count());
-    tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_fp16x3 says so
-    return tiles;
+    for (int group = 0; group < split.groups(); ++group)
+      numbers += split.tiles_in_group(group) * split.splits_in_group(group);
+    split.partial_slots = int(numbers - order.count());
+    split.tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_fp16x3 says so
+    return split;
   }
 
   DEVICE ClusterTile find_tile(uint32_t number) const {
-    const uint32_t batch = number % batches, index_in_product = number / batches;
-    uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;   // first: tile of the group
+    const uint32_t batches = tiles.batches, batch = number % batches, index_in_product = number / batches;
+    uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;   // first_tile: of the group
     for (; (splits = splits_in_group(group)) > 1 && remaining >= (group_tiles = tiles_in_group(group)) * splits;
          ++group)
       remaining -= group_tiles * splits, first_tile += group_tiles;
     const uint32_t index_in_group = remaining / splits;
-    ClusterTile tile = Tiles::find_tile((first_tile + index_in_group) * batches + batch);
+    ClusterTile tile = tiles.find_tile((first_tile + index_in_group) * batches + batch);
     tile.take_split(remaining - index_in_group * splits, splits);
-    // splits before, less one a tile
+    // The slot is the number of splits before this tile, less one for each tile before it
     tile.partial_slot = batch * partial_slots + index_in_product - tile.split - (first_tile + index_in_group);
     return tile;
   }
@@ -586,7 +591,7 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
 }
 
 // Large tiles, of 256 x 256, are the fastest, but few of them leave SMs idle. Measured on an H200; docs/kernel.md has a table.
-inline Tiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
+inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
   const int64_t small = p.batches * TileOrder::make(p, 128).count(),
                 large = p.batches * TileOrder::make(p, 256).count();
@@ -610,7 +615,7 @@ inline Tiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
   const bool wide =
       splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
-  Tiles tiles = {TileOrder::make(p, wide ? 256 : 128, kBlock), int(p.batches)};
+  ClusterTiles tiles = {TileOrder::make(p, wide ? 256 : 128, kBlock), int(p.batches)};
   tiles.splits = splits, tiles.diagonal_pairs = diagonal_pairs && !wide;
   const int64_t all = wide             ? large
                       : diagonal_pairs ? full
@@ -619,11 +624,12 @@ inline Tiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   int64_t column_split_tiles = 0;
   if (splits == 1 && is_masked(p)) {   // tiles longer than 1.2 times a cluster's work
     const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides, in k-blocks
-    int64_t work = p.batches * tiles.work() + all * besides;
-    for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
-      const int64_t found = p.batches * tiles.tiles_in_group(group);
+    int64_t work = p.batches * tiles.order.work() + all * besides;
+    for (int group = 0; group < tiles.order.groups() && 5 * at_once * (tiles.order.length(group) + besides) > 6 * work;
+         ++group) {
+      const int64_t found = p.batches * tiles.order.tiles_in_group(group);
       // two halves take half as long again
-      column_split_tiles += found, work += found * (tiles.length(group) + besides) / 2;
+      column_split_tiles += found, work += found * (tiles.order.length(group) + besides) / 2;
     }
   } else if (wide && few_over) {
     tiles.tail_tiles = int(leftover_tiles);
@@ -1869,7 +1875,7 @@ struct TileQueue {
 // [end tile queue]
 
 // A policy has
-//   Product           what a launch is given: p (a ::Product), tiles, queue, and more
+//   Product           what a launch is given: p (a ::Product), queue, and more
 //   Memory            its own shared memory: the stages, and more
 //   kStages, kDepth   of the pipeline, and how many k-blocks it holds at most
 //   kCtas, kBlocksN   CTAs of a cluster that share copies; blocks of columns of a tile
@@ -1877,7 +1883,9 @@ struct TileQueue {
 //   kQueuesFirstTile       whether a cluster's first tile comes from the queue, or has its number
 //   kProducerRequestsTiles whether the producer requests the next tile; otherwise a policy's own warp does
 //   find_operands       what the producer keeps of a tile, for load
-//   tiles_of, prepare, has_work, is_skipped, load, compute, finish, run_policy_warps, result
+//   tiles              the ClusterTiles of a launch
+//   find_tile          the ClusterTile of a number
+//   prepare, has_work, is_skipped, load, compute, finish, run_policy_warps, result
 // benchmarks/trace.cuh defines TRACE, which writes down when a role reached an event. Without that it does nothing.
 #if !defined(TRACE)
 #define TRACE(role, event)
@@ -1902,7 +1910,7 @@ struct KBlock {
 // Whether clusters take tiles from the queue; else each has one, by its number.
 template <typename Policy>
 DEVICE bool has_queue(const typename Policy::Product& args) {
-  return Policy::kQueuesFirstTile || args.tiles.clusters < args.tiles.count;
+  return Policy::kQueuesFirstTile || Policy::tiles(args).clusters < Policy::tiles(args).count;
 }
 
 // Tile number `round` of the cluster's from the queue. Each role reads all of them, and before their place is written anew: the producer
@@ -1921,11 +1929,13 @@ template <typename Policy>
 DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq, int rank) {
   uint64_t* full = &shared.next_full[tile_seq % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
-  const int first_queued = Policy::kQueuesFirstTile ? 0 : args.tiles.clusters;   // tiles by the cluster's number
+  // tiles by the cluster's number
+  const int first_queued = Policy::kQueuesFirstTile ? 0 : Policy::tiles(args).clusters;
   ClusterTile tile;
   do {
-    const int number = first_queued + args.queue.take(args.tiles.count - first_queued + args.tiles.clusters);
-    tile = number < args.tiles.count ? Policy::tiles_of(args).find_tile(number) : ClusterTile{-1};
+    const int number =
+        first_queued + args.queue.take(Policy::tiles(args).count - first_queued + Policy::tiles(args).clusters);
+    tile = number < Policy::tiles(args).count ? Policy::find_tile(args, number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_skipped(args, tile));
   const uint32_t to = shared_address(&shared.next[tile_seq % kQueued]), barrier = shared_address(full);
   for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is illegal where a kernel has no clusters
@@ -1956,7 +1966,7 @@ DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& 
     const int count = tile.k_end - tile.k_begin;
     const auto operands = Policy::find_operands(args, shared, tile);
     const int ask_at = has_queue<Policy>(args) ? max(0, count - Policy::kRequestAhead) : -1;
-    int k = Policy::tiles_of(args).k_block(tile, 0);
+    int k = Policy::tiles(args).k_block(tile, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
       Policy::load(args, shared, pipeline, tile, rank, {k, i, i == 0 || k == tile.k_begin, i == count - 1, tile_seq},
                    operands);
@@ -1972,10 +1982,11 @@ DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster,
   if (!has_zeros(args.p)) return;
   // of a strip; of a tile
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;
-  const int tiles = triangle(args.tiles.rows - 1), ctas = Policy::kCtas * args.tiles.splits;   // of a cluster
+  // of a cluster
+  const int tiles = triangle(Policy::tiles(args).order.rows - 1), ctas = Policy::kCtas * Policy::tiles(args).splits;
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * args.tiles.batches * kStrips;
-                 u += args.tiles.clusters * ctas) {
+  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * Policy::tiles(args).batches * kStrips;
+                 u += Policy::tiles(args).clusters * ctas) {
     const int number = u / kStrips, batch = number / tiles, tile_index = number % tiles,
               j = triangle_root(tile_index) + 1;
     const int i = tile_index - triangle(j - 1), from = u % kStrips * kLines;
@@ -2014,7 +2025,7 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
       if (elect_one_sync()) produce(args, shared, first);
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kQueuesFirstTile && has_queue<Policy>(args) && rank == 0 && lane == 0)
-        args.queue.begin(args.tiles.count);
+        args.queue.begin(Policy::tiles(args).count);
       __syncwarp();
       TRACE(kTraceZeros, kZerosBegun);
       write_zeros_above<Policy>(args, number, rank);
@@ -2059,8 +2070,8 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
   cluster_arrive_relaxed();
   ClusterTile first = {};
   if (!Policy::kQueuesFirstTile) {
-    first = Policy::tiles_of(args).find_tile(number);
-    first.take_split(cta_rank_in_cluster(), args.tiles.splits);
+    first = Policy::find_tile(args, number);
+    first.take_split(cta_rank_in_cluster(), Policy::tiles(args).splits);
   }
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
@@ -2115,7 +2126,7 @@ struct SixteenBitProduct {
   CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) if MN-major
   int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p's, in units of the third dimension
   Product p;
-  Tiles tiles;
+  ClusterTiles tiles;
   TileQueue queue;
   NonFinite non_finite;
 };
@@ -2234,10 +2245,11 @@ struct SixteenBitPolicy {
     ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
     shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
   }
-  static DEVICE Tiles tiles_of(const Product& args) {   // a tenth less code, if the compiler knows the order
-    Tiles tiles = args.tiles;
-    if (kStoresTwice) tiles.x_range = tiles.y_range = KRange::kAll, tiles.c_lower = 1;
-    return tiles;
+  static DEVICE const ClusterTiles& tiles(const Product& args) { return args.tiles; }
+  static DEVICE ClusterTile find_tile(const Product& args, int number) {
+    ClusterTiles tiles = args.tiles;   // if the compiler knows the order, there is a tenth less code
+    if (kStoresTwice) tiles.order.x_range = tiles.order.y_range = KRange::kAll, tiles.order.c_lower = 1;
+    return tiles.find_tile(number);
   }
   static DEVICE bool has_work(const Product&) { return true; }
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
@@ -2266,7 +2278,7 @@ struct SixteenBitPolicy {
     auto line = [&](KRange of_operand, int block) {
       const KRange side = kStoresTwice ? KRange::kAll : of_operand;
       return Line{block * kBlock, side == KRange::kFromDiagonal ? block : 0,
-                  side == KRange::kToDiagonal ? block + 1 : args.tiles.depth};
+                  side == KRange::kToDiagonal ? block + 1 : args.tiles.order.depth};
     };
     Operands operands;
     UNROLL for (int u = 0; u < kBlocksM; ++u) operands.x[u] = line(args.p.x_range, tile.row + rank * kBlocksM + u);
@@ -2293,7 +2305,7 @@ struct SixteenBitPolicy {
     auto tma_load = [&](bool multicast, int box, const CUtensorMap& map, bool lines_first, const Line& line,
                         int batch) {
       const int depth =
-          (kStoresTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : args.tiles.depth) * kBlock;
+          (kStoresTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : args.tiles.order.depth) * kBlock;
       const int from[] = {lines_first ? line.first : depth, lines_first ? depth : line.first, batch};
       auto copy = [&](auto... ctas) {
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[box], &map, from, barrier, ctas...);
@@ -2539,7 +2551,7 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
     constexpr auto kBytes = sizeof(SharedMemory<Policy>);
     launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
                                         args, NoSecondProduct::Product());
-  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(args.tiles.edge == 4), constant(twice));
+  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(args.tiles.order.edge == 4), constant(twice));
 }
 """
 
@@ -2637,7 +2649,7 @@ struct Fp16x3Product {
   Control* controls;     // of each product
   int words;             // from controls on, which packing's first CTA resets
   const Control* kept;   // of operands packed before; or null
-  SplitTiles tiles;
+  SplitTiles split_tiles;
   TileQueue queue;
   int* finished_splits;      // of each 64 x 256 of each C: splits that have left their sums
   int* next_fixup_tile;      // of fixup_kernel's queue
@@ -2965,7 +2977,8 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
   const Product& p = args.p;
   // of a tile; sums of a warpgroup, float4 of a tile
   constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
-  const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);   // in blocks
+  // in blocks
+  const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);
   // 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
   if (kChains) {
     const bool in_c = !args.chain_sums, by_rows = !in_c || p.c_col == 1;
@@ -2980,7 +2993,8 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
     if (flags & kHasPreviousChain) named_barrier_sync<128>(group);
   }
   if (tile.splits > 1) {
-    int* finished = args.finished_splits + (int64_t(tile.batch) * kLines * args.tiles.rows + line) * args.tiles.cols +
+    const TileOrder& order = args.split_tiles.tiles.order;
+    int* finished = args.finished_splits + (int64_t(tile.batch) * kLines * order.rows + line) * order.cols +
                     tile.col / kLines;
     float4* slot = reinterpret_cast<float4*>(args.partial_sums +
                                              (int64_t(tile.partial_slot) * kLines + line % kLines) * kWarpgroupSums) +
@@ -3033,7 +3047,7 @@ struct Fp16x3Policy {
   // None, if the only product needs the fallback.
   static DEVICE bool has_work(const Product& args) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(args.progress, kPackingDone);
-    return args.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
+    return args.split_tiles.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
   }
   // A batch's fallback may have been computed in part: fixup_kernel writes all of it.
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) {
@@ -3046,7 +3060,8 @@ struct Fp16x3Policy {
     return 0;
   }
   static DEVICE float* result(const Product& args, int batch) { return c_matrix<float>(args.p, batch); }
-  static DEVICE const SplitTiles& tiles_of(const Product& args) { return args.tiles; }
+  static DEVICE const ClusterTiles& tiles(const Product& args) { return args.split_tiles.tiles; }
+  static DEVICE ClusterTile find_tile(const Product& args, int number) { return args.split_tiles.find_tile(number); }
   static DEVICE void prepare(const Product&, Shared&) {}
   static DEVICE void finish(const Product&, Shared&) {}
 
@@ -3526,9 +3541,10 @@ struct Workspace {
     }
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
-      args.tiles = SplitTiles::make(u ? *dy : p, clusters, products);
+      args.split_tiles = SplitTiles::make(u ? *dy : p, clusters, products);
       take(args.queue.word, 1), take(args.next_fixup_tile, 1);
-      take(args.finished_splits, kTileEdge / kBlock * int64_t(args.tiles.rows) * args.tiles.cols * p.batches);
+      const TileOrder& order = args.split_tiles.tiles.order;
+      take(args.finished_splits, kTileEdge / kBlock * int64_t(order.rows) * order.cols * p.batches);
     }
     first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;   // its end
     auto take_blocks = [&](Packed& to, int& blocks) {
@@ -3538,20 +3554,20 @@ struct Workspace {
     take_blocks(x, first.x_blocks), take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
-    const SplitTiles& tiles = first.tiles;
+    const SplitTiles& split_tiles = first.split_tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 &&
                       reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether some have no place in C, as in splits
-    for (int group = 0; group < tiles.groups() && !p.allow_tf32; ++group)
-      chains |= ceil_div(tiles.length(group), tiles.splits_in_group(group)) > kChain &&
-                !(in_c && tiles.splits_in_group(group) == 1);
+    for (int group = 0; group < split_tiles.groups() && !p.allow_tf32; ++group)
+      chains |= ceil_div(split_tiles.tiles.order.length(group), split_tiles.splits_in_group(group)) > kChain &&
+                !(in_c && split_tiles.splits_in_group(group) == 1);
     if (chains) take(first.chain_sums, clusters * kTile);   // of both gradients
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
-      take(args.partial_sums, p.batches * tiles.partial_slots * kTile);
+      take(args.partial_sums, p.batches * split_tiles.partial_slots * kTile);
       if (u) args.p = *dy, args.x = kept->x, args.y = x;
-      args.tiles.clusters = (clusters + products - 1 - u) / products, args.chain_sums = first.chain_sums;
+      args.split_tiles.tiles.clusters = (clusters + products - 1 - u) / products, args.chain_sums = first.chain_sums;
       args.controls = first.controls, args.progress = first.progress;
     }
   }
@@ -3569,7 +3585,7 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
   IF_INITCHECK(check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));)
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
   // a second one has as many
-  if (first.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (first.split_tiles.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Fp16x3Policy<major_x, major_x || major_y, !tf32>;
     const Launch launch(clusters * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);

@@ -63,7 +63,7 @@ void launch_kernel(const Launch& launch, const Product& h, const Second& second)
     for (const auto* word = h.non_finite.words; word < end - 1; ++word)
       if (h.non_finite.parts(*word)) fail("boxes are not summed again");
   }
-  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", launch.cluster, h.tiles.edge * kBlock,
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", launch.cluster, h.tiles.order.edge * kBlock,
               h.tiles.column_split_tiles, h.tiles.clusters, h.tiles.count, h.tiles.diagonal_pairs ? "corners, " : "");
 }
 """

@@ -170,9 +170,10 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
   Fp16x3Product h = {};
   const Product& p = h.p = product_of(contraction, m, n, k, masks, batches);
   const int k_blocks = ceil_div(k, kBlock);
-  h.tiles = SplitTiles::make(p, clusters, products);
-  const SplitTiles& tiles = h.tiles;
-  CHECK(tiles.depth == k_blocks, "%d k-blocks", tiles.depth);
+  h.split_tiles = SplitTiles::make(p, clusters, products);
+  const SplitTiles& split_tiles = h.split_tiles;
+  const ClusterTiles& tiles = split_tiles.tiles;
+  CHECK(tiles.order.depth == k_blocks, "%d k-blocks", tiles.order.depth);
   const bool by_row[] = {k_is_row(kX, p), k_is_row(kY, p)};
   CHECK(!p.x_range || by_row[0] == (contraction == kTN), "X is not packed as a lower triangle");
   CHECK(!p.y_range || by_row[1] == (contraction != kNT), "Y is not packed as a lower triangle");
@@ -199,22 +200,22 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   constexpr int kEdge = kTileEdge / kBlock;
-  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.partial_slots * batches;   // of all products
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = split_tiles.partial_slots * batches;   // of all products
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
   int before = 0x7FFFFFFF, splits = 0;
   std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
-    const ClusterTile tile = tiles.find_tile(number);
+    const ClusterTile tile = split_tiles.find_tile(number);
     splits = max(splits, tile.splits);
     const int length = tile.k_end - tile.k_begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.cols == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
     CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
     CHECK(!p.c_lower || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
     CHECK(tile.k_begin >= 0 && tile.k_end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, tile.k_begin, tile.k_end - 1);
-    CHECK(length <= (tiles.masked() || tile.splits > 1 ? tiles.longest : k_blocks), "tile %d is %d long, longer than %d", number, length,
-          tiles.longest);
+    CHECK(length <= (tiles.order.masked() || tile.splits > 1 ? split_tiles.longest : k_blocks),
+          "tile %d is %d long, longer than %d", number, length, split_tiles.longest);
     const int first_free = static_cast<int>(std::min_element(busy.begin(), busy.end()) - busy.begin());   // whoever is done first takes it
     busy[first_free] += length;
     CHECK(tile.batch == number % batches, "tile %d is of product %d", number, tile.batch);   // they take turns
@@ -238,7 +239,7 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
             number, k_block, i, j);
     }
   }
-  if (!tiles.masked()) {   // equally long tiles: those that are left over are cut, if all are then done sooner
+  if (!tiles.order.masked()) {   // equally long tiles: those that are left over are cut, if all are then done sooner
     const int64_t whole = (int64_t(rows) * cols * batches + clusters - 1) / clusters * k_blocks;
     const int64_t last = *std::max_element(busy.begin(), busy.end());
     CHECK(p.c_lower || (splits > 1 ? last < whole : last == whole), "the last is done after %lld, uncut after %lld", (long long)last,
@@ -260,7 +261,7 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
         work += needed;
       }
     }
-  const int64_t assumed = tiles.work();
+  const int64_t assumed = tiles.order.work();
   CHECK(work <= assumed && assumed - work < kEdge * static_cast<int64_t>(summed.size()), "work of %lld, not %lld", (long long)assumed,
         (long long)work);
   std::printf("%d tiles, ", tiles.count);
@@ -275,7 +276,7 @@ void check_apart(const Product& p, int tiles, int sms) {
   Product strides = p;
   strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
   const Product q = last_on_diagonal(strides, tiles);
-  const Tiles apart = choose_sixteen_bit_tiles(q, {sms, 9});
+  const ClusterTiles apart = choose_sixteen_bit_tiles(q, {sms, 9});
   CHECK(apart.splits == 4 && !apart.tail_tiles && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", tiles);
   for (int tile = 0; tile < tiles; ++tile) {
     const int64_t first = p.m - (tiles - tile) * 256;
@@ -289,25 +290,25 @@ void check_apart(const Product& p, int tiles, int sms) {
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
   const bool triangular = p.x_range || p.y_range;
-  const Tiles tiles = choose_sixteen_bit_tiles(p, {sms, 9});
+  const ClusterTiles tiles = choose_sixteen_bit_tiles(p, {sms, 9});
   if (tiles.tail_tiles) check_apart(p, tiles.tail_tiles, sms);
   // blocks from there on are of the tail tiles, on the diagonal
-  const int apart_from = ceil_div(m, kBlock) - tiles.tail_tiles * tiles.edge;
+  const int apart_from = ceil_div(m, kBlock) - tiles.tail_tiles * tiles.order.edge;
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
-  const int ctas = tiles.edge == 4 ? 2 : splits;   // of a cluster
+  const int ctas = tiles.order.edge == 4 ? 2 : splits;   // of a cluster
   CHECK(tiles.count <= kMaxSize && tiles.column_split_tiles >= 0 && 2 * tiles.column_split_tiles <= tiles.count,
         "%d numbers, %d tiles in halves", tiles.count,
         tiles.column_split_tiles);
   CHECK(tiles.clusters >= 1 && tiles.clusters <= tiles.count && tiles.clusters * ctas <= sms, "%d clusters", tiles.clusters);
-  CHECK(splits == 1 || (tiles.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
-  CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.column_split_tiles <= tiles.clusters,
+  CHECK(splits == 1 || (tiles.clusters == tiles.count && tiles.order.edge == 2), "CTAs that share k take %d tiles", tiles.count);
+  CHECK(triangular || splits > 1 || tiles.order.edge == 2 || 2 * tiles.column_split_tiles <= tiles.clusters,
         "%d dense tiles in halves", tiles.column_split_tiles);
   CHECK(triangular || !tiles.column_split_tiles || tiles.count <= sms / ctas || tiles.count - tiles.column_split_tiles > sms / ctas,
         "halves make more numbers, %d, than there is room for at once", tiles.count);
   std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
   auto is_masked = [&](const ClusterTile& tile, int k) {
     const uint32_t x = k - first_on_diagonal(p.x_range, tile.row), y = k - first_on_diagonal(p.y_range, tile.col);
-    return x < static_cast<uint32_t>(tiles.edge) || y < static_cast<uint32_t>(tile.cols);
+    return x < static_cast<uint32_t>(tiles.order.edge) || y < static_cast<uint32_t>(tile.cols);
   };
   int before = 1 << 30;
   for (int number = 0; number < tiles.count; ++number) {
@@ -315,10 +316,10 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     const bool half = number < 2 * tiles.column_split_tiles, beyond = tile.col >= n_blocks;   // beyond: nothing of it is stored
     CHECK(tile.row >= 0 && (tile.row < m_blocks || tile.pair_half == 1) && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
-    CHECK(tile.cols == tiles.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
+    CHECK(tile.cols == tiles.order.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
     const bool meets = tile.row == tile.col + 2 && tile.col % 4 == 0;   // two tiles on the diagonal, of which the first has an even number
-    CHECK(!tile.pair_half || (is_stored_twice(p) && tiles.edge == 2 && !half && meets), "tile %d is no corner", number);
-    CHECK(!half || !is_stored_twice(p) || tiles.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
+    CHECK(!tile.pair_half || (is_stored_twice(p) && tiles.order.edge == 2 && !half && meets), "tile %d is no corner", number);
+    CHECK(!half || !is_stored_twice(p) || tiles.order.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
@@ -338,9 +339,9 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
       CHECK(masked, "tile %d of a triangle has no k-block on a diagonal", number);
     }
     if (beyond) continue;
-    CHECK(length - (tiles.edge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
+    CHECK(length - (tiles.order.edge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
     before = min(before, length);
-    const int rows = tile.pair_half ? 2 * tiles.edge : tiles.edge, first = tile.pair_half ? tile.col : tile.row;
+    const int rows = tile.pair_half ? 2 * tiles.order.edge : tiles.order.edge, first = tile.pair_half ? tile.col : tile.row;
     for (int i = first; i < min(m_blocks, first + rows); ++i)
       for (int j = tile.col; j < min(n_blocks, tile.col + (tile.pair_half ? i - first + 1 : tile.cols)); ++j) {
         if (tile.pair_half && (i / 2 == j / 2 ? i >= tile.row : i > tile.row) != (tile.pair_half == 2)) continue;   // the other one has it
@@ -355,7 +356,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
   for (int batch = 0; batch < batches; ++batch)
     for (int i = 0; i < m_blocks; ++i)
       for (int j = 0; j < (p.c_lower ? i + 1 : n_blocks); ++j) {
-        if (i >= apart_from && j >= apart_from && i / tiles.edge == j / tiles.edge) {
+        if (i >= apart_from && j >= apart_from && i / tiles.order.edge == j / tiles.order.edge) {
           CHECK(tiles.tail_tiles && !summed.count({batch, i, j}), "block %d, %d is computed apart, too", i, j);
           continue;
         }
@@ -365,7 +366,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
         for (int k_block = begin / kBlock; k_block * kBlock < end; ++k_block)
           CHECK(summed[std::make_tuple(batch, i, j)][k_block], "block %d, %d lacks k-block %d", i, j, k_block);
       }
-  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", ctas, tiles.edge * kBlock,
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", ctas, tiles.order.edge * kBlock,
               tiles.column_split_tiles, tiles.tail_tiles);
 }
 
@@ -378,8 +379,8 @@ int main(int, char** arguments) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
     case 'm': {   // 3 tiles of each: more numbers than an int has, which the launch looks for
-      const SplitTiles tiles = SplitTiles::make(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
-      CHECK(tiles.count + int64_t(66) > kMaxSize, "%d numbers", tiles.count);
+      const SplitTiles split_tiles = SplitTiles::make(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
+      CHECK(split_tiles.tiles.count + int64_t(66) > kMaxSize, "%d numbers", split_tiles.tiles.count);
     } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
     default:

@@ -372,8 +372,8 @@ int main(int, char** arguments) {
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
     const int masks = std::atoi(at[4]);
     p.x_range = KRange(masks & 1), p.y_range = KRange(masks >> 1 & 1), p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
-    const Tiles tiles = choose_sixteen_bit_tiles(p, gpu);
-    std::printf("%d %d %d\n", tiles.splits, tiles.edge * kBlock, tiles.column_split_tiles > 0);
+    const ClusterTiles tiles = choose_sixteen_bit_tiles(p, gpu);
+    std::printf("%d %d %d\n", tiles.splits, tiles.order.edge * kBlock, tiles.column_split_tiles > 0);
   }
   std::printf("all holds\n");
 }
