@@ -97,7 +97,7 @@ constexpr bool kEveryThreadArrives = false;
 #else
 #define IF_INITCHECK(...)
 #endif
-#if defined(TRIL_MATMUL_DELAY)
+#if defined(TRIL_MATMUL_DELAY)   // tests/test_stress.py: delays, and checks of what they must not break
 #define IF_DELAY(...) __VA_ARGS__
 #else
 #define IF_DELAY(...)
@@ -142,6 +142,9 @@ struct Control {
   int fallback;   // set by packing if pairs of fp16 cannot hold a block: fixup_kernel then computes the product
   int outliers;   // elements that packing lists, too small beside the largest of their block
 };
+
+// A workspace begins with the word of Progress; the Controls of all products follow.
+[[maybe_unused]] constexpr int64_t kControlsOffset = 8;
 
 enum Kernel : int { kExactKernel, kSplitTf32Kernel, kSixteenBitKernel, kMmaKernel, kFp16x3Kernel };
 [[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
@@ -455,6 +458,7 @@ struct alignas(16) ClusterTile {
   int pair_half;           // 0; or 1 or 2, of two corners
   int split, splits;    // of its k-blocks; set where tiles may be cut
   int partial_slot;            // of SplitTiles: of its first split's partial sums
+  IF_DELAY(int tile_seq;)      // its number in the ring of the cluster
 
   DEVICE void take_split(int number, int parts) {
     split = number, splits = parts;
@@ -1498,10 +1502,10 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 // ---- Tiles of 64 x 64: launching.
 
 // Launches a kernel by its plan. fixup_kernel, which is given more, begins early; without clusters it has as many CTAs as fit.
-template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
-static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
+template <auto kKernel, typename Memory, typename... Behind>
+static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Behind&... behind) {
 #if defined(TRIL_MATMUL_STRESS)   // the same for builds that differ in registers
-  auto clusters_at_once = [&] { return gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits); };
+  auto clusters_at_once = [&] { return gpu.sms * ctas_per_sm / int(SplitPlan::kMostSplits); };
 #else
   auto clusters_at_once = [] {
     allow_shared_memory<kKernel>(sizeof(Memory));
@@ -1512,10 +1516,10 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
   };
 #endif
   const int at_once = gpu.major >= 9 ? ask_device_once<kKernel>(clusters_at_once) : 0;
-  const SplitPlan plan = SplitPlan::make(p, block_k, at_once, at_once / kCtasPerSm);
+  const SplitPlan plan = SplitPlan::make(p, block_k, at_once, at_once / ctas_per_sm);
   constexpr bool kIsFixup = sizeof...(behind) > 0;
   int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-  if (kIsFixup && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * kCtasPerSm);
+  if (kIsFixup && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * ctas_per_sm);
   launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kIsFixup, gpu.stream}, p, plan,
                          behind...);
 }
@@ -1670,8 +1674,13 @@ template <typename T>
 constexpr bool kTwoTf32 = sizeof(T) == 4;
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
-template <typename T>   // 2 where an SM has 100 KB of shared memory: a CTA takes 49
-constexpr int kMmaCtasPerSm = kTwoTf32<T> || kArch == 860 || kArch == 890 || kArch >= 1200 ? 2 : 3;
+// A CTA takes 49 KB of shared memory: two fit an SM that has 100 KB (8.6, 8.9, 12.x), three fit others. Two tf32 take more registers.
+template <typename T>
+HOST_DEVICE constexpr int mma_ctas_per_sm(int arch) {
+  return kTwoTf32<T> || arch == 860 || arch == 890 || arch >= 1200 ? 2 : 3;
+}
+template <typename T>
+constexpr int kMmaCtasPerSm = mma_ctas_per_sm<T>(kArch);   // in device code; on the host kArch is Hopper's
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
@@ -1813,8 +1822,8 @@ void launch_exact(const Product& p, const Gpu& gpu) {
 void launch_split_tf32(const Product& p, const Gpu& gpu) {
   std::visit(
       [&](auto x_k_major, auto y_k_major, auto chains) {
-        launch_tiles<split_tf32_product<x_k_major, y_k_major, chains>, kSplitTf32CtasPerSm, SplitTf32Memory>(
-            p, kSplitTf32BlockK, gpu);
+        launch_tiles<split_tf32_product<x_k_major, y_k_major, chains>, SplitTf32Memory>(p, kSplitTf32BlockK,
+                                                                                        kSplitTf32CtasPerSm, gpu);
       },
       constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kSplitTf32BlockK));
 }
@@ -1822,7 +1831,9 @@ void launch_split_tf32(const Product& p, const Gpu& gpu) {
 void launch_mma(const Product& p, const Gpu& gpu) {
   std::visit([&](auto element, auto x_k_major, auto y_k_major) {
     using T = decltype(element);
-    launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(p, kMmaBlockK<T>, gpu);
+    // Before 9.0, where the minor number would matter, there are no clusters, and the number is not used
+    const int ctas_per_sm = mma_ctas_per_sm<T>(100 * gpu.major);
+    launch_tiles<mma_product<T, x_k_major, y_k_major>, MmaMemory<T>>(p, kMmaBlockK<T>, ctas_per_sm, gpu);
   }, element_of(p.type), constant(p.x_col == 1), constant(p.y_row == 1));
 }
 """
@@ -1921,6 +1932,7 @@ DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedM
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
   if (!has_queue<Policy>(args)) return {-1};
   barrier_wait(&shared.next_full[tile_seq % kQueued], tile_seq / kQueued % 2);
+  IF_DELAY(if (shared.next[tile_seq % kQueued].tile_seq != tile_seq) __trap();)   // it has been overwritten
   return shared.next[tile_seq % kQueued];
 }
 
@@ -1937,6 +1949,7 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
         first_queued + args.queue.take(Policy::tiles(args).count - first_queued + Policy::tiles(args).clusters);
     tile = number < Policy::tiles(args).count ? Policy::find_tile(args, number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_skipped(args, tile));
+  IF_DELAY(tile.tile_seq = tile_seq;)
   const uint32_t to = shared_address(&shared.next[tile_seq % kQueued]), barrier = shared_address(full);
   for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is illegal where a kernel has no clusters
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
@@ -2154,6 +2167,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }
   zero[0] = __hadd2(zero[0], zero[1]);
+  // A sum of finite terms beyond the range of float16 counts as not finite, too: it is summed again, to the same Inf
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   auto write = [&](int row, int col, bool by_rows) {
     // To shared memory, swizzled
@@ -2533,6 +2547,8 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   SixteenBitProduct args = {};
   args.p = p, args.tiles = choose_sixteen_bit_tiles(p, gpu);
   if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
+  // CTAs that share k wait for phase 0 of sums_written alone, so their cluster must not get a second tile
+  if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
   if (args.tiles.tail_tiles) launch_sixteen_bit<T>(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
   // The workspace: TileQueue's word and, of products with masks, NonFinite's
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
@@ -2871,6 +2887,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
+    // This waits for CTA 0. CUDA promises no order of CTAs, but every GPU so far starts them in the order of their numbers, and CTA 0
+    // waits for nobody: so it ends, whatever this CTA does. The stress build, which delays CTA 0, holds that.
     while ((wide || non_finite) && !is_reset && read_progress(args) >= kPackingDone) {}
     IF_INITCHECK(if (wide || non_finite) __threadfence();)
     for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
@@ -2878,6 +2896,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
       if (outliers) atomicOr(words, 1u);
     }
+    // A block that all products share is reported once for each of them: three atomics per product, of blocks that are rare
     if (non_finite || outliers)
       for (int product = has_own_matrix() ? matrix : 0; product < (has_own_matrix() ? matrix + 1 : args.p.batches);
            ++product)
@@ -3514,6 +3533,10 @@ static Packed describe_packed(const Product& p, Operand operand) {
 
 // What Hopper products need besides their operands, in one allocation: the progress; what packing resets, first the Controls; the rest.
 struct Workspace {
+  // The size of a workspace, modulo 128, is the number of this layout. Whoever changes the layout takes another number.
+  // So gradients refuse packed operands that another build of this file has left, without reading the device's memory.
+  static constexpr int kLayoutVersion = 1;
+  static_assert(kLayoutVersion > 0 && kLayoutVersion < 128, "sizes are multiples of 128 and this");
   Fp16x3Product product[2];   // the product; or both gradients
   int products;
   int64_t bytes = 0;    // given out so far
@@ -3533,6 +3556,7 @@ struct Workspace {
       bytes += (count * int64_t(sizeof(*pointer)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
     take(first.progress, 1);
+    if (bytes != kControlsOffset) check(cudaErrorUnknown);   // the binding looks for them there
     take(first.controls, p.batches);   // begins what is reset
     for (Packed* to : {&x, &y}) {
       const int64_t matrices = to->matrices, rows = ceil_div(to->rows, kBlock), cols = to->block_cols;
@@ -3570,6 +3594,7 @@ struct Workspace {
       args.split_tiles.tiles.clusters = (clusters + products - 1 - u) / products, args.chain_sums = first.chain_sums;
       args.controls = first.controls, args.progress = first.progress;
     }
+    bytes = (bytes + 127) / 128 * 128 + kLayoutVersion;
   }
 };
 // [end workspace]
@@ -3599,8 +3624,8 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
     const Fp16x3Product& args = workspace.product[u];
     std::visit(
         [&](auto x_k_major, auto y_k_major) {
-          launch_tiles<fixup_kernel<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(
-              args.p, kMmaBlockK<float>, gpu, args);
+          launch_tiles<fixup_kernel<x_k_major, y_k_major>, MmaMemory<float>>(
+              args.p, kMmaBlockK<float>, mma_ctas_per_sm<float>(900), gpu, args);
         },
         constant(args.p.x_col == 1), constant(args.p.y_row == 1));
   }
@@ -3800,7 +3825,7 @@ struct Structure {
 // The contraction of x and y, which fit, into c. If they have too many leading dimensions these become one, by a copy where they do not
 // merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
-  Product p;
+  Product p = {};
   if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
   // [begin batch of a product]
   p.batches = 1, p.batch_dims = 0;
@@ -3927,6 +3952,12 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kFp16x3Kernel ? on.workspace : Tensor()};
 }
 
+// What `explain` tells of each product: whether it fell back, and how many outliers it has. workspace: of `product`.
+Tensor controls(const Tensor& workspace, int64_t batches) {
+  static_assert(sizeof(Control) == 2 * sizeof(int), "fallback, outliers");
+  return workspace.narrow(0, kControlsOffset, batches * int64_t(sizeof(Control))).view(at::kInt).view({-1, 2});
+}
+
 // dX and dY of C = X Y, all triangular, from G = dC and the kept workspace; none where something looks on, or has changed that.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
@@ -3969,6 +4000,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product", &product, NoGil());
   m.def("gradients", &gradients, NoGil());
   m.def("inverse", &inverse, NoGil());
+  m.def("controls", &controls);
   m.def("is_plain", &is_plain);
 }
 // [end tensors]
@@ -4864,8 +4896,8 @@ def explain(A, B, problem="lower"):
     path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
         C, path, workspace = _built().product(A, B, *kind, _PATH, True)
-        if workspace is not None:  # a word; then for each product whether it fell back, and how many outliers it has
-            controls = workspace[8 : 8 * (1 + C.shape[:-2].numel())].view(torch.int32).view(-1, 2).tolist()
+        if workspace is not None:
+            controls = _built().controls(workspace, C.shape[:-2].numel()).tolist()  # waits for the GPU
     fallback_at = [at for at, (fallback, _) in enumerate(controls) if fallback]
     if fallback_at:
         path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"

@@ -905,7 +905,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
 
 
 // ---- Launches, for the launchers' own code.
-constexpr int cudaErrorInvalidConfiguration = 9;
+constexpr int cudaErrorInvalidConfiguration = 9, cudaErrorUnknown = 999;
 void check(int error) {
   if (error) fail("a launch failed");
 }

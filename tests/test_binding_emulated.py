@@ -44,7 +44,7 @@ pytestmark = [
 ]
 
 HEAD = r"""
-constexpr cudaError_t cudaErrorInvalidConfiguration = 9;
+constexpr cudaError_t cudaErrorInvalidConfiguration = 9, cudaErrorUnknown = 999;
 #define CHECK(holds) TORCH_CHECK(holds, "does not hold: ", #holds)
 void check(cudaError_t error) { CHECK(error == 0); }
 unsigned long long atomicAdd(unsigned long long*, unsigned long long);   // which no loop calls
@@ -248,6 +248,13 @@ def test_products_and_gradients_in_any_layout(bound, function, dtype):
         ):
             exact, magnitude = truth(*of)
             assert_within(gradient, exact, bound_for(*of, exact, magnitude), f"of {what}, {G.stride()}")
+
+
+def test_explain_tells_which_products_of_a_batch_fell_back(bound):
+    """The launchers above let every third product of a batch fall back, and pack no outliers."""
+    A, B = (normal(2, 4, 65, 65, seed=seed) for seed in range(2))
+    told = bound.explain(A, B)
+    assert (told["path"], told["fallback_at"], told["outliers"]) == ("hopper, fallback", [2, 5], 0), told
 
 
 def test_what_a_hook_makes_of_the_packed_operands(bound):

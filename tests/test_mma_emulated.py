@@ -12,7 +12,7 @@ int run_type(char** arguments) {
   const int at_once = std::atoi(arguments[14]);
   return run_product<T>(arguments, [&](const Product& p) {
     const bool x_k_major = p.x_col == 1, y_k_major = p.y_row == 1;
-    const SplitPlan plan = SplitPlan::make(p, kMmaBlockK<T>, at_once, at_once / kMmaCtasPerSm<T>);
+    const SplitPlan plan = SplitPlan::make(p, kMmaBlockK<T>, at_once, at_once / mma_ctas_per_sm<T>(900));
     auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
     constexpr bool kUnit = sizeof(T) == 4 ? kAnyStrides : kUnitStrides;   // float32 as the fallback computes it

@@ -813,8 +813,11 @@ def test_a_batch_of_which_some_fall_back(automatic, function):
 )
 def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, controls, told):
     on_gpu = types.SimpleNamespace(is_cuda=True)
-    workspace = torch.tensor([[5, 5], *controls, [7, 7]], dtype=torch.int32).view(torch.uint8).flatten()  # between something else
-    extension = types.SimpleNamespace(product=lambda *_: (torch.empty(len(controls), 1, 1), "hopper", workspace))
+    workspace = torch.tensor(controls)
+    extension = types.SimpleNamespace(
+        product=lambda *_: (torch.empty(len(controls), 1, 1), "hopper", workspace),
+        controls=lambda workspace, batches: workspace.reshape(batches, 2),
+    )
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)
     told = dict(zip(("path", "fallback", "fallback_at", "outliers"), told, strict=True))
