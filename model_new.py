@@ -394,42 +394,6 @@ struct SplitPlan {
   // of clusters, as they come, if tiles are shared: 4 * the first tile + log2 of splits
   uint16_t order[kMostClusters];
   int64_t clusters;        // of one product
-
-  // Splits are short, but two k-blocks at least, since each has a start and an end, and short tiles are not shared; measured on an H200.
-  // There is room for `at_once` clusters, for `first` of them with one CTA an SM.
-  static SplitPlan make(const Product& p, int block_k, int64_t clusters_at_once, int64_t first_clusters) {
-    const TileOrder tile_order = TileOrder::make(p, kBlock), in_k_blocks = TileOrder::make(p, kBlock, block_k);
-    const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * kMostSplits;
-    auto length = [&](int group) { return in_k_blocks.length(group); };
-    const int64_t even_share = ctas_at_once ? p.batches * in_k_blocks.work() / ctas_at_once : in_k_blocks.depth;
-    const int min_shared_k_blocks = block_k == kBlock ? 5 : 3;   // sharing: k-blocks of 16 bits take the least time
-    for (int64_t longest = std::max<int64_t>(2, even_share); longest < length(0) && length(0) >= min_shared_k_blocks;
-         longest += 1 + longest / 32) {
-      int64_t by_all = 0, by_half = 0;
-      for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
-        (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_in_group(group);
-      by_all += by_half % 2, by_half -= by_half % 2;
-      const int64_t clusters = by_all + by_half / 2 + (tiles - by_all - by_half + kMostSplits - 1) / kMostSplits;
-      if (clusters > kMostClusters || (clusters * p.batches > clusters_at_once &&
-                                       (tiles * p.batches <= ctas_at_once || 5 * longest < 8 * even_share)))
-        continue;
-      SplitPlan plan = {tile_order, uint32_t(tiles), kMostSplits, {}, clusters};
-      // by its first tile: of each CTA of a cluster, in quarters of a k-block
-      int64_t loads[4 * kMostClusters], tile = 0, group_end = 0;
-      for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
-        // of tiles
-        const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0, shares = 4 >> log_splits;
-        while (tile >= group_end) group_end += tile_order.tiles_in_group(++group);
-        plan.order[cluster] = uint16_t(4 * tile + log_splits), loads[tile] = length(group) * shares, tile += shares;
-      }
-      // The load of clusters that join the first on the SMs falls: let that of the first rise, unless more are to come
-      std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
-      if (clusters * p.batches <= clusters_at_once)
-        std::reverse(plan.order, plan.order + std::min(clusters, first_clusters / p.batches));
-      return plan;
-    }
-    return {tile_order, 0, 1, {}, tiles};
-  }
 };
 
 // What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this, and a division takes long.
@@ -536,35 +500,6 @@ struct SplitTiles {
     return tiles.order.masked() || group == 0 ? ceil_div(tiles.order.length(group), longest) : 1;
   }
 
-  // products: how many products of one size share the clusters
-  static SplitTiles make(const Product& p, int clusters, int products) {
-    const TileOrder order = TileOrder::make(p, kTileEdge, kBlock);
-    SplitTiles split = {{order, int(p.batches)}};
-    split.longest = max(1, order.depth);
-    if (order.masked()) {   // splits tiles longer than a cluster's average work; measured on an H200
-      int64_t most_k_blocks = order.work() * p.batches * products / clusters;
-      // few splits count for more than an even share
-      if (most_k_blocks < 40) most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < 20 ? 2 : 4);
-      split.longest = int(std::min<int64_t>(split.longest, std::max<int64_t>(4, most_k_blocks)));
-    } else {   // splits the tiles left when all clusters have had equally many, to end soonest, if a split costs a k-block
-      // of a product
-      const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;
-      int best = split.longest;
-      for (int splits = 2; leftover_tiles && splits < best && ceil_div(order.depth, splits) >= 4; ++splits) {
-        const int length = ceil_div(order.depth, splits);
-        const int time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
-        if (time < best) best = time, split.longest = length;
-      }
-      if (split.longest < order.depth) split.num_split_tiles = int(leftover_tiles);
-    }
-    int64_t numbers = 0;   // of one product
-    for (int group = 0; group < split.groups(); ++group)
-      numbers += split.tiles_in_group(group) * split.splits_in_group(group);
-    split.partial_slots = int(numbers - order.count());
-    split.tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_fp16x3 says so
-    return split;
-  }
-
   DEVICE ClusterTile find_tile(uint32_t number) const {
     const uint32_t batches = tiles.batches, batch = number % batches, index_in_product = number / batches;
     uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;   // first_tile: of the group
@@ -580,72 +515,333 @@ struct SplitTiles {
   }
 };
 
-// ---- Schedule: the tiles of half precision.
+"""
 
-// The last large tiles on C's diagonal, as a batch of products: so few that four CTAs can share each small tile. Their own launch takes a
-// fraction of the time for which they would leave other clusters idle.
+# ---- Policy: every decision of the host. ----
+#
+# Takes a Product and a Gpu. Produces which kernel computes it, which operands are copied first, whether a symmetric
+# product is computed whole, which tiles there are and into how many splits they are cut. No other section decides
+# such things.
+#
+# The constants are measurements, not laws: each was fitted on an H200 (132 SMs, torch 2.11, CUDA 13) on the day
+# beside it. The records are benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json;
+# docs/limits.md has what was measured at the bounds. On another GPU other values may be better, but none is wrong:
+# every kernel computes every product that it is given right.
+_CUDA_POLICY = r"""
+#include <numeric>
+
+// ---- Policy: the splits of the split-tf32 and the mma kernel.
+
+// 2026-11-24. A split has at least two k-blocks, since each has a start and an end. A tile that is shared has at
+// least three, or five of 16 bits, which take the least time. Where there are more tiles than room, only those longer
+// than 1.6 times an even share are split.
+constexpr int kMinSplitKBlocks = 2, kMinSharedKBlocks = 3, kMinSharedKBlocks16Bit = 5;
+constexpr int64_t kCrowdedShareNumerator = 8, kCrowdedShareDenominator = 5;
+// the bound on a split's length is raised by a part of itself, until all clusters fit
+constexpr int64_t kLongestStepFraction = 32;
+
+// The plan with the shortest splits with which all clusters are on the GPU at once. clusters_at_once: how many the
+// GPU has room for; first_clusters: with one CTA per SM.
+inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t clusters_at_once, int64_t first_clusters) {
+  const TileOrder tile_order = TileOrder::make(p, kBlock), in_k_blocks = TileOrder::make(p, kBlock, block_k);
+  const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * SplitPlan::kMostSplits;
+  auto length = [&](int group) { return in_k_blocks.length(group); };
+  const int64_t even_share = ctas_at_once ? p.batches * in_k_blocks.work() / ctas_at_once : in_k_blocks.depth;
+  const int min_shared_k_blocks = block_k == kBlock ? kMinSharedKBlocks16Bit : kMinSharedKBlocks;
+  for (int64_t longest = std::max<int64_t>(kMinSplitKBlocks, even_share);
+       longest < length(0) && length(0) >= min_shared_k_blocks; longest += 1 + longest / kLongestStepFraction) {
+    int64_t by_all = 0, by_half = 0;   // tiles that four CTAs share, and two
+    for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
+      (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_in_group(group);
+    by_all += by_half % 2;
+    by_half -= by_half % 2;
+    const int64_t alone = tiles - by_all - by_half;
+    const int64_t clusters = by_all + by_half / 2 + (alone + SplitPlan::kMostSplits - 1) / SplitPlan::kMostSplits;
+    if (clusters > SplitPlan::kMostClusters) continue;
+    const bool crowded = clusters * p.batches > clusters_at_once;
+    const bool is_worth_it = tiles * p.batches > ctas_at_once &&
+                             kCrowdedShareDenominator * longest >= kCrowdedShareNumerator * even_share;
+    if (crowded && !is_worth_it) continue;
+    SplitPlan plan = {tile_order, uint32_t(tiles), SplitPlan::kMostSplits, {}, clusters};
+    // The load of each CTA of a cluster, in quarters of a k-block, by the cluster's first tile
+    int64_t loads[4 * SplitPlan::kMostClusters], tile = 0, group_end = 0;
+    for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
+      const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0;
+      const int tiles_of_cluster = 4 >> log_splits;
+      while (tile >= group_end) group_end += tile_order.tiles_in_group(++group);
+      plan.order[cluster] = uint16_t(4 * tile + log_splits);
+      loads[tile] = length(group) * tiles_of_cluster;
+      tile += tiles_of_cluster;
+    }
+    // The load of clusters that join the first on the SMs falls: let that of the first rise, unless more are to come
+    std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
+    if (!crowded) std::reverse(plan.order, plan.order + std::min(clusters, first_clusters / p.batches));
+    return plan;
+  }
+  return {tile_order, 0, 1, {}, tiles};
+}
+
+// ---- Policy: the splits of the fp16x3 kernel.
+
+// 2026-11-23. A split costs about one k-block. Tiles of triangles are split where they are longer than a cluster's
+// average work, and, where that is below 40 k-blocks, longer than 1.25 times it: few splits cost more than an even
+// share saves (1.5 times for the two gradients together, below 20).
+constexpr int kMinFp16x3SplitKBlocks = 4;
+constexpr int64_t kFewKBlocks = 40, kFewKBlocksOfGradients = 20;
+
+// products: how many products of one size share the clusters
+inline SplitTiles choose_split_tiles(const Product& p, int clusters, int products) {
+  const TileOrder order = TileOrder::make(p, kTileEdge, kBlock);
+  SplitTiles split = {{order, int(p.batches)}};
+  split.longest = max(1, order.depth);
+  if (order.masked()) {
+    int64_t most_k_blocks = order.work() * p.batches * products / clusters;
+    if (most_k_blocks < kFewKBlocks)
+      most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < kFewKBlocksOfGradients ? 2 : 4);
+    split.longest = int(std::min<int64_t>(split.longest, std::max<int64_t>(kMinFp16x3SplitKBlocks, most_k_blocks)));
+  } else {   // split the tiles that are left when all clusters have had equally many, to end soonest
+    const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;   // of a product
+    int best = split.longest;
+    for (int splits = 2; leftover_tiles && splits < best && ceil_div(order.depth, splits) >= kMinFp16x3SplitKBlocks;
+         ++splits) {
+      const int length = ceil_div(order.depth, splits);
+      const int time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
+      if (time < best) best = time, split.longest = length;
+    }
+    if (split.longest < order.depth) split.num_split_tiles = int(leftover_tiles);
+  }
+  int64_t numbers = 0;   // of one product
+  for (int group = 0; group < split.groups(); ++group)
+    numbers += split.tiles_in_group(group) * split.splits_in_group(group);
+  split.partial_slots = int(numbers - order.count());
+  split.tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_fp16x3 says so
+  return split;
+}
+
+// ---- Policy: the tiles of the 16-bit kernel.
+
+constexpr int kSmallTile = 128, kLargeTile = kTileEdge;
+
+// The last large tiles on C's diagonal, as a batch of products. They are so few that four CTAs can share each small
+// tile. Their own launch takes a fraction of the time for which they would leave other clusters idle.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
-  const int first = p.m - tiles * kTileEdge;
-  q.x = static_cast<const uint16_t*>(p.x) + first * p.x_row, q.y = static_cast<const uint16_t*>(p.y) + first * p.y_col;
+  const int first = p.m - tiles * kLargeTile;
+  q.x = static_cast<const uint16_t*>(p.x) + first * p.x_row;
+  q.y = static_cast<const uint16_t*>(p.y) + first * p.y_col;
   q.c = static_cast<uint16_t*>(p.c) + first * (p.c_row + p.c_col);
-  q.m = q.n = kTileEdge, q.batch_dims = 1, q.batches = q.batch_size[0] = tiles;
-  q.x_batch[0] = kTileEdge * p.x_row, q.y_batch[0] = kTileEdge * p.y_col, q.c_batch = kTileEdge * (p.c_row + p.c_col);
+  q.m = q.n = kLargeTile;
+  q.batch_dims = 1;
+  q.batches = q.batch_size[0] = tiles;
+  q.x_batch[0] = kLargeTile * p.x_row;
+  q.y_batch[0] = kLargeTile * p.y_col;
+  q.c_batch = kLargeTile * (p.c_row + p.c_col);
   return q;
 }
 
-// Large tiles, of 256 x 256, are the fastest, but few of them leave SMs idle. Measured on an H200; docs/kernel.md has a table.
+// 2026-11-25. Four CTAs share the k of a small tile from 48 k-blocks on (64 with a mask), two from 32 on, where there
+// is an SM for each.
+constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
+// Large tiles of triangles, where there are more than 2.2 small ones per SM.
+constexpr int64_t kSmallTilesPer5Sms = 11;
+// Dense products, in hundredths of the time of a large tile: a half and a small tile take 60, a small tile at least
+// 72 where an SM has several, and the launch of the tail tiles takes 20. A large tile costs 5 k-blocks besides its
+// own, a small one 2.
+constexpr int64_t kLargeTileTime = 100, kHalfTileTime = 60, kSmallTileTime = 60, kSharedSmSmallTileTime = 72,
+                  kTailTime = 20;
+constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;   // k-blocks
+// The tail tiles get their own launch if they are at most a twelfth of the SMs, and at least so long.
+constexpr int64_t kTailSms = 12, kMinTailKBlocks = 64;
+// 2026-11-23. With masks, tiles of more than 1.2 times a cluster's share are halved; a small tile costs four k-blocks
+// besides its own.
+constexpr int64_t kHalvedShareNumerator = 6, kHalvedShareDenominator = 5, kSmallTileMaskedOverhead = 4;
+
+// Large tiles, of 256 x 256, are the fastest, but few of them leave SMs idle; docs/kernel.md has a table.
 inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-  const int64_t small = p.batches * TileOrder::make(p, 128).count(),
-                large = p.batches * TileOrder::make(p, 256).count();
-  const int64_t over = large % pairs, rows = ceil_div(p.m, 128);
-  const int64_t cheap = is_stored_twice(p) ? p.batches * rows : 0;   // see on_diagonal_of_c
-  const int64_t with_pairs = small - (cheap ? p.batches * (rows / 2) : 0);
-  const bool diagonal_pairs = small > sms && with_pairs <= sms;   // a round less; they take a fifth longer than others
-  const int64_t full = diagonal_pairs ? with_pairs : small - cheap / 2;   // time of all small ones, in that of one
-  const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4
-                     : 2 * small <= sms && k_blocks >= 32                     ? 2
-                                                                              : 1;
-  const bool few_over =
-      p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
-  // Dense: in hundredths of a large tile's time. A half takes 60, a small tile 60, or more where an SM has several
-  const int64_t time_of_over = over == 0           ? 0
-                               : few_over          ? 20
-                               : 2 * over <= pairs ? 60
-                                                   : 100,
-                rounds = (full + sms - 1) / sms;
-  const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
-  const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
-  const bool wide =
-      splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
-  ClusterTiles tiles = {TileOrder::make(p, wide ? 256 : 128, kBlock), int(p.batches)};
-  tiles.splits = splits, tiles.diagonal_pairs = diagonal_pairs && !wide;
-  const int64_t all = wide             ? large
-                      : diagonal_pairs ? full
-                                       : small,
-                at_once = sms / (wide ? 2 : splits), leftover_tiles = wide ? over : full % at_once;
+  const int64_t small = p.batches * TileOrder::make(p, kSmallTile).count();
+  const int64_t large = p.batches * TileOrder::make(p, kLargeTile).count();
+  const int64_t over = large % pairs, rows = ceil_div(p.m, kSmallTile);
+  // Small tiles on the diagonal of a symmetric C take half as long: see on_diagonal_of_c
+  const int64_t on_diagonal = is_stored_twice(p) ? p.batches * rows : 0;
+  const int64_t with_pairs = small - (on_diagonal ? p.batches * (rows / 2) : 0);
+  // Diagonal pairs save a wave of CTAs; each takes a fifth longer than an ordinary tile
+  const bool diagonal_pairs = small > sms && with_pairs <= sms;
+  const int64_t full = diagonal_pairs ? with_pairs : small - on_diagonal / 2;   // all small tiles' time, in that of one
+
+  const int64_t min_for_4 = is_masked(p) ? kMinKBlocksFor4CtasMasked : kMinKBlocksFor4Ctas;
+  int splits = 1;
+  if (4 * small <= sms && k_blocks >= min_for_4)
+    splits = 4;
+  else if (2 * small <= sms && k_blocks >= kMinKBlocksFor2Ctas)
+    splits = 2;
+  const bool is_tail_short = p.c_lower && p.batches == 1 && p.m % kLargeTile == 0 && over < large &&
+                             kTailSms * over <= sms && k_blocks >= kMinTailKBlocks;
+
+  bool wide = false;
+  if (splits == 1 && is_masked(p)) {
+    wide = small > large && 5 * small > kSmallTilesPer5Sms * sms;
+  } else if (splits == 1) {
+    int64_t time_of_over = kLargeTileTime;
+    if (over == 0) time_of_over = 0;
+    else if (is_tail_short) time_of_over = kTailTime;
+    else if (2 * over <= pairs) time_of_over = kHalfTileTime;
+    const int64_t waves = (full + sms - 1) / sms;
+    const int64_t time_of_large = kLargeTileTime * (large / pairs) + time_of_over;
+    const int64_t time_of_small =
+        std::max(kSmallTileTime * waves, kSharedSmSmallTileTime * full * (k_blocks + kSmallTileOverhead) /
+                                             ((k_blocks + kLargeTileOverhead) * sms));
+    wide = time_of_large < time_of_small;
+  }
+
+  ClusterTiles tiles = {TileOrder::make(p, wide ? kLargeTile : kSmallTile, kBlock), int(p.batches)};
+  tiles.splits = splits;
+  tiles.diagonal_pairs = diagonal_pairs && !wide;
+  const int64_t all = wide ? large : diagonal_pairs ? full : small;
+  const int64_t at_once = sms / (wide ? 2 : splits);   // clusters
+  const int64_t leftover_tiles = wide ? over : full % at_once;
   int64_t column_split_tiles = 0;
-  if (splits == 1 && is_masked(p)) {   // tiles longer than 1.2 times a cluster's work
-    const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides, in k-blocks
-    int64_t work = p.batches * tiles.order.work() + all * besides;
-    for (int group = 0; group < tiles.order.groups() && 5 * at_once * (tiles.order.length(group) + besides) > 6 * work;
-         ++group) {
+  if (splits == 1 && is_masked(p)) {
+    const int64_t overhead = wide ? 0 : kSmallTileMaskedOverhead;
+    int64_t work = p.batches * tiles.order.work() + all * overhead;
+    for (int group = 0; group < tiles.order.groups(); ++group) {
+      const int64_t length = tiles.order.length(group) + overhead;
+      if (kHalvedShareDenominator * at_once * length <= kHalvedShareNumerator * work) break;
       const int64_t found = p.batches * tiles.order.tiles_in_group(group);
-      // two halves take half as long again
-      column_split_tiles += found, work += found * (tiles.order.length(group) + besides) / 2;
+      column_split_tiles += found;
+      work += found * length / 2;   // two halves take half as long again as the whole
     }
-  } else if (wide && few_over) {
+  } else if (wide && is_tail_short) {
     tiles.tail_tiles = int(leftover_tiles);
-  } else if (splits == 1 && 2 * leftover_tiles <= at_once) {   // which would leave half of the clusters idle
-    // not those on the diagonal of C, which are half as long and come last
-    column_split_tiles = std::min(leftover_tiles, wide ? large : small - cheap);
+  } else if (splits == 1 && 2 * leftover_tiles <= at_once) {   // whole, these would leave half of the clusters idle
+    // those on the diagonal come last
+    column_split_tiles = std::min(leftover_tiles, wide ? large : small - on_diagonal);
   }
   const int64_t count = all + column_split_tiles - tiles.tail_tiles;
-  tiles.clusters = int(std::min(at_once, count)), tiles.column_split_tiles = int(column_split_tiles);
+  tiles.clusters = int(std::min(at_once, count));
+  tiles.column_split_tiles = int(column_split_tiles);
   tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_sixteen_bit says so
   return tiles;
 }
+
+// ---- Policy: which operands are copied first.
+
+// The greatest common divisor of all strides; if all are zero 8, a multiple of 16 bytes.
+inline int64_t batch_unit(const Product& p, const int64_t* strides) {
+  int64_t unit = 0, last = 0;
+  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
+  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // places in steps are ints; 1: the operand is copied
+}
+
+// What the binding asks is compiled once: with the first part of the source.
+#if !defined(PART) || PART == 0
+
+// 2026-11-26. The mma kernel reads operands that are not aligned by elements. For products of at most so much k that
+// takes less than a copy.
+constexpr int kMaxKByElements = 1024, kMaxKByElements16Bit = 64;
+constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;   // elements: a limit of cuTensorMapEncodeTiled (2^40 bytes)
+
+int operands_to_copy(const Product& p, Kernel kernel) {
+  if (kernel != kSixteenBitKernel && kernel != kMmaKernel) return 0;   // those read any strides
+  const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? kMaxKByElements : kMaxKByElements16Bit);
+  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // elements in 16 bytes
+  // A kernel reads an operand with one stride of 1 whose other strides and address are multiples of the unit
+  auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t* batch) {
+    return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < kMaxTensorMapStride &&
+           batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
+  };
+  const bool reads_x = reads(p.x, p.x_row, p.x_col, p.x_batch), reads_y = reads(p.y, p.y_row, p.y_col, p.y_batch);
+  return (reads_x ? 0 : 1) | (reads_y ? 0 : 2);
+}
+
+// ---- Policy: whether a symmetric product is computed whole.
+
+// 2026-11-26. All GPUs up to 256. On a 9.0: with a mask, where `mirror` would be another launch, up to 1024, or two
+// small tiles per SM; X X^T (2026-11-25) up to one small tile per two SMs, or per four from k = 3072 on, since more
+// CTAs can share each tile of a half.
+constexpr int kMaxWholeSize = 256, kMaxWholeMaskedSize = 1024, kLongWholeK = 3072;
+
+bool is_computed_whole(const Product& p, const Gpu& gpu) {
+  if (p.type < kFloat16) return false;
+  if (p.m <= kMaxWholeSize || gpu.major != 9) return p.m <= kMaxWholeSize;
+  const int64_t rows = ceil_div(p.m, kSmallTile), tiles = p.batches * rows * rows;
+  if (!is_stored_twice(p)) return p.m <= kMaxWholeMaskedSize || tiles <= 2 * gpu.sms;
+  return tiles <= gpu.sms / (p.k < kLongWholeK ? 2 : 4);
+}
+
+// ---- Policy: which kernel computes a product.
+
+// 2026-11-22: three triangles, N x N (the packed operands serve the gradients, too). Above this N the fp16x3 kernel
+// is the fastest: for one product with aligned operands, and for any other; or from 768 on, if the batch has as many
+// multiply-adds (N^3 each).
+constexpr int kMinFp16x3Triangle = 1280, kMinFp16x3OtherTriangle = 1151, kMinFp16x3BatchedTriangle = 768;
+constexpr double kMinFp16x3BatchTerms = 1.25e10;
+// 2026-11-26: any other product, a fit to 761 products drawn at random. In multiply-adds: what the fp16x3 kernel
+// costs besides its tiles, and per term of its tiles; the share of an SM that the longest tile of 64 x 64 takes; how
+// much longer the other kernels take by elements.
+constexpr double kFp16x3Overhead = 4e8, kFp16x3TermCost = .45, kLongestTileShare = .23, kByElementsFactor = 1.6;
+
+// Whether the fp16x3 kernel is faster than the split-tf32 and the mma kernel: see T and H in docs/kernel.md.
+// chunks: operands can be copied by 16 bytes.
+static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
+  if (is_lower(p)) {
+    const double terms = double(p.n) * p.n * p.n * p.batches;
+    const int min_size = p.batches == 1 && chunks ? kMinFp16x3Triangle : kMinFp16x3OtherTriangle;
+    return p.n > min_size || (p.n >= kMinFp16x3BatchedTriangle && terms >= kMinFp16x3BatchTerms);
+  }
+  auto terms = [&](int edge) { return double(TileOrder::make(p, edge).work()) * edge * edge * p.batches; };
+  const double longest = kLongestTileShare * TileOrder::make(p, kBlock).length(0) * kBlock * kBlock * gpu.sms;
+  return std::max(terms(kBlock), longest) * (chunks ? 1 : kByElementsFactor) >=
+         kFp16x3Overhead + kFp16x3TermCost * terms(kTileEdge);
+}
+
+// 2026-11-25. The 16-bit kernel takes as long as its longest tile: the mma kernel is faster if k is long beside what
+// an SM sums. Of short k (2026-11-26) it is for triangles, and for up to two tiles per SM (but for L U and X X^T,
+// which take it 2 us more).
+constexpr int kShortK = 256;
+constexpr int64_t kMaxMmaWork = 1100;   // k per SM
+constexpr int64_t kMmaExtraK = 300, kMmaExtraKOneTriangle = 640;
+
+// Whether the mma kernel is faster than the 16-bit kernel.
+static bool is_mma_faster(const Product& p, const Gpu& gpu) {
+  const TileOrder order = TileOrder::make(p, kBlock);
+  if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of the 16-bit kernel's tiles
+  if (p.k <= kShortK) {
+    const bool is_lu = p.x_range && p.y_range && !p.c_lower && p.x != p.y;
+    const bool is_slow = is_stored_twice(p) || is_lu;
+    return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !is_slow);
+  }
+  const int64_t work = order.work() * p.batches / gpu.sms;   // of an SM
+  return work <= kMaxMmaWork &&
+         p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? kMmaExtraK : kMmaExtraKOneTriangle);
+}
+
+// 2026-11-21: the split-tf32 kernel serves few tiles, many tiles, and large products; between these the mma kernel,
+// whose CTAs are smaller, is faster. Few (2026-11-27): less than half a tile per SM, or less than two where operands
+// are not aligned, which slows the mma kernel.
+constexpr int64_t kManyTilesPerSm = 4;
+constexpr double kManyTerms = 3.2e7;
+constexpr int kMaxSplitTf32K = 128000;   // 2026-11-23: for accuracy; the mma kernel promotes sooner
+constexpr int kMinHopperSms = 4;         // of a MIG slice: two gradients want two clusters
+
+// Which kernel computes a product, on a GPU of 8.0 or later: docs/kernel.md has a table, docs/limits.md what was
+// measured for each bound.
+Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
+  if (path == kExactPath) return kExactKernel;
+  if (path == kMmaPath || gpu.major != 9 || gpu.sms < kMinHopperSms) return kMmaKernel;
+  if (p.type == kFloat64) return kMmaKernel;
+  if (p.type != kFloat32) return path != kHopperPath && is_mma_faster(p, gpu) ? kMmaKernel : kSixteenBitKernel;
+  const bool chunks = !operands_to_copy(p, kSixteenBitKernel);
+  if (path == kHopperPath || is_fp16x3_faster(p, gpu, chunks)) return kFp16x3Kernel;
+  const int64_t tiles = TileOrder::make(p, kBlock).count() * p.batches;
+  const int64_t few_tiles = gpu.sms / 2 * (chunks ? 1 : 4);
+  const bool serves =
+      tiles < few_tiles || tiles > kManyTilesPerSm * gpu.sms || double(p.m) * p.n * p.k * p.batches >= kManyTerms;
+  // One stride of each operand has to be 1
+  const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= kMaxSplitTf32K;
+  return computes && serves ? kSplitTf32Kernel : kMmaKernel;
+}
+#endif
 """
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ----
@@ -909,7 +1105,6 @@ _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
 #include <atomic>
-#include <numeric>
 #include <random>
 #include <variant>
 
@@ -972,16 +1167,6 @@ static auto element_of(ElementType type) {
   return elements[type];
 }
 
-// [begin batch unit]
-// ---- Launching: the strides of a batch.
-
-// The greatest common divisor of all strides; if all are zero 8, a multiple of 16 bytes.
-static int64_t batch_unit(const Product& p, const int64_t* strides) {
-  int64_t unit = 0, last = 0;
-  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
-  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // places in steps are ints; 1: the operand is copied
-}
-// [end batch unit]
 """
 
 # ---- Tiles of 64 x 64, part 1: getting k-blocks into shared memory, and what every tile of 64 x 64 needs. ----
@@ -1516,7 +1701,7 @@ static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const G
   };
 #endif
   const int at_once = gpu.major >= 9 ? ask_device_once<kKernel>(clusters_at_once) : 0;
-  const SplitPlan plan = SplitPlan::make(p, block_k, at_once, at_once / ctas_per_sm);
+  const SplitPlan plan = choose_split_plan(p, block_k, at_once, at_once / ctas_per_sm);
   constexpr bool kIsFixup = sizeof...(behind) > 0;
   int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
   if (kIsFixup && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * ctas_per_sm);
@@ -3565,7 +3750,7 @@ struct Workspace {
     }
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
-      args.split_tiles = SplitTiles::make(u ? *dy : p, clusters, products);
+      args.split_tiles = choose_split_tiles(u ? *dy : p, clusters, products);
       take(args.queue.word, 1), take(args.next_fixup_tile, 1);
       const TileOrder& order = args.split_tiles.tiles.order;
       take(args.finished_splits, kTileEdge / kBlock * int64_t(order.rows) * order.cols * p.batches);
@@ -3633,71 +3818,6 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
 // [end packed launches]
 
 // ---- Launching: what the binding calls.
-
-// [begin choice of a kernel]
-int operands_to_copy(const Product& p, Kernel kernel) {
-  if (kernel != kSixteenBitKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  // The mma kernel reads what is not aligned by elements, which for small products takes less than a copy
-  const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? 1024 : 64);
-  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // of 16 bytes
-  // One stride of 1, all else multiples of the unit; 2^38: where tensor maps end
-  auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t* batch) {
-    return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < int64_t(1) << 38 &&
-           batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
-  };
-  return (reads(p.x, p.x_row, p.x_col, p.x_batch) ? 0 : 1) | (reads(p.y, p.y_row, p.y_col, p.y_batch) ? 0 : 2);
-}
-
-bool is_computed_whole(const Product& p, const Gpu& gpu) {
-  const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
-  if (p.type < kFloat16) return false;
-  if (p.m <= 256 || gpu.major != 9) return p.m <= 256;
-  if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else another launch mirrors it
-  return all <= gpu.sms / (p.k < 3072 ? 2 : 4);   // of long k more CTAs can share each tile of a half
-}
-
-// Whether the fp16x3 kernel beats the split-tf32 and the mma kernel: see T and H in docs/kernel.md.
-// chunks: operands can be copied by 16 bytes.
-static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
-  if (is_lower(p)) {   // its gradients use the packed operands again
-    const double all = double(p.n) * p.n * p.n * p.batches;
-    return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
-  }
-  auto terms = [&](int edge) { return double(TileOrder::make(p, edge).work()) * edge * edge * p.batches; };
-  const double longest = .23 * TileOrder::make(p, kBlock).length(0) * kBlock * kBlock * gpu.sms;
-  return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
-}
-
-// Whether the mma kernel beats half precision, which takes as long as its longest tile: if k is long beside what an SM sums.
-static bool is_mma_faster(const Product& p, const Gpu& gpu) {
-  const TileOrder order = TileOrder::make(p, kBlock);
-  if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
-  if (p.k <= 256) {
-    const bool slow = is_stored_twice(p) || (p.x_range && p.y_range && !p.c_lower && p.x != p.y);   // L U: 2 us more
-    return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !slow);
-  }
-  const int64_t work = order.work() * p.batches / gpu.sms;   // of an SM
-  return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
-}
-
-// Which kernel computes a product, on a GPU of 8.0 or later: docs/kernel.md has a table, docs/limits.md what was measured for each bound.
-Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
-  if (path == kExactPath) return kExactKernel;
-  // a MIG slice: two gradients want two clusters
-  if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;
-  if (p.type == kFloat64) return kMmaKernel;
-  if (p.type != kFloat32) return path != kHopperPath && is_mma_faster(p, gpu) ? kMmaKernel : kSixteenBitKernel;
-  const bool chunks = !operands_to_copy(p, kSixteenBitKernel);
-  if (path == kHopperPath || is_fp16x3_faster(p, gpu, chunks)) return kFp16x3Kernel;
-  // Few tiles (where operands are not aligned, which slows the mma kernel, not so few), many, or large products
-  const int64_t tiles = TileOrder::make(p, kBlock).count() * p.batches;
-  const int64_t few = gpu.sms / 2 * (chunks ? 1 : 4);
-  const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * p.batches >= 3.2e7;
-  // One stride of each operand has to be 1; longer sums are the mma kernel's, which promotes sooner
-  const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
-  return computes && serves ? kSplitTf32Kernel : kMmaKernel;
-}
-// [end choice of a kernel]
 
 // Of other parts of the source: see _CUDA_PARTS.
 using Launcher = void(const Product& p, const Gpu& gpu);
@@ -4018,7 +4138,7 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. ----
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_LAUNCH]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_COPIER, _CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_SIXTEEN_BIT]
 # Behind the templates, parts that nvcc compiles at once, each with kernels that it alone launches.
 _CUDA_PARTS = [

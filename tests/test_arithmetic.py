@@ -55,4 +55,4 @@ int main() {
 
 
 def test_promotion_undoes_any_two_scales(model, tmp_path):
-    host_program(tmp_path, "promote", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_PACKED, HARNESS])()
+    host_program(tmp_path, "promote", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_PACKED, HARNESS])()

@@ -168,7 +168,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(seed, the largest size, whether gradients are computed, too): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, model._CUDA_PACKED]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, model._CUDA_PACKED]
     source += [emulation.on_host(section) for section in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
     source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3]
     source += [emulation.on_host(section) for section in (model._CUDA_FIXUP, model._CUDA_MIRROR)]

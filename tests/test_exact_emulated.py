@@ -29,7 +29,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts)
 
@@ -156,7 +156,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_inverse(model, tmp_path_factory):
     """run(N, batches, by rows, unitriangular, kind: 0 ill-conditioned, 1 with Inf, 2 singular; dtype)."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, emulation.on_host(model._CUDA_INVERSE)]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, emulation.on_host(model._CUDA_INVERSE)]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, INVERSE_MAIN]
     return host_program(tmp_path_factory.mktemp("inverse"), "inverse", parts, optimise="-Og")
 

@@ -87,8 +87,8 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
-    source += [marked("batch unit"), emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
+    source += [emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
 

@@ -12,7 +12,7 @@ int run_type(char** arguments) {
   const int at_once = std::atoi(arguments[14]);
   return run_product<T>(arguments, [&](const Product& p) {
     const bool x_k_major = p.x_col == 1, y_k_major = p.y_row == 1;
-    const SplitPlan plan = SplitPlan::make(p, kMmaBlockK<T>, at_once, at_once / mma_ctas_per_sm<T>(900));
+    const SplitPlan plan = choose_split_plan(p, kMmaBlockK<T>, at_once, at_once / mma_ctas_per_sm<T>(900));
     auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
     constexpr bool kUnit = sizeof(T) == 4 ? kAnyStrides : kUnitStrides;   // float32 as the fallback computes it
@@ -45,7 +45,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 
 def built(model, folder, definitions=""):
     """The program, behind these definitions."""
-    parts = [definitions, emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER]
+    parts = [definitions, emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER]
     parts += [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_MMA)]
     return host_program(folder, "mma_kernel", [*parts, emulation.PRODUCT, MAIN])
 

@@ -113,7 +113,14 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT), model._CUDA_PACKED]
+    source = [
+        model._CUDA_TYPES,
+        model._CUDA_SCHEDULE,
+        model._CUDA_POLICY,
+        model._CUDA_COPIER,
+        emulation.on_host(model._CUDA_EXACT),
+        model._CUDA_PACKED,
+    ]
     queue = "struct TileQueue {};"  # that nobody asks here
     source += [queue, emulation.on_host(model._CUDA_PACKING), marked("outlier corrections")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, OUTLIERS_MAIN]
@@ -147,5 +154,13 @@ int main() {
 
 
 def test_small_powers_of_two_are_undone_last(model, tmp_path):
-    parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER, model._CUDA_PACKED, PROMOTE_MAIN]
+    parts = [
+        emulation.PRELUDE,
+        model._CUDA_TYPES,
+        model._CUDA_SCHEDULE,
+        model._CUDA_POLICY,
+        model._CUDA_COPIER,
+        model._CUDA_PACKED,
+        PROMOTE_MAIN,
+    ]
     host_program(tmp_path, "promote", parts)()

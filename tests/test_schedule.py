@@ -115,7 +115,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
     step /= p.batch_size[d], p.x_batch[d] = step, p.y_batch[d] = 2 * step;
   p.x = p.y = p.c = elements, p.c_batch = 3;
   const int spread = at_once / 3;   // clusters, over all SMs
-  const SplitPlan plan = SplitPlan::make(p, block_k, at_once, spread);
+  const SplitPlan plan = choose_split_plan(p, block_k, at_once, spread);
   const int rows = ceil_div(m, kBlock), cols = ceil_div(n, kBlock), size = plan.cluster_size;
   const int64_t tiles = p.c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols;
   const int clusters = static_cast<int>(plan.clusters);
@@ -170,7 +170,7 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
   Fp16x3Product h = {};
   const Product& p = h.p = product_of(contraction, m, n, k, masks, batches);
   const int k_blocks = ceil_div(k, kBlock);
-  h.split_tiles = SplitTiles::make(p, clusters, products);
+  h.split_tiles = choose_split_tiles(p, clusters, products);
   const SplitTiles& split_tiles = h.split_tiles;
   const ClusterTiles& tiles = split_tiles.tiles;
   CHECK(tiles.order.depth == k_blocks, "%d k-blocks", tiles.order.depth);
@@ -379,7 +379,7 @@ int main(int, char** arguments) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
     case 'm': {   // 3 tiles of each: more numbers than an int has, which the launch looks for
-      const SplitTiles split_tiles = SplitTiles::make(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
+      const SplitTiles split_tiles = choose_split_tiles(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
       CHECK(split_tiles.tiles.count + int64_t(66) > kMaxSize, "%d numbers", split_tiles.tiles.count);
     } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
@@ -398,6 +398,7 @@ def program(model, tmp_path_factory):
         HOST_PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
+        model._CUDA_POLICY,
         model._CUDA_PACKED,
         "struct TileQueue {};",
         marked("pairs product"),
@@ -618,11 +619,8 @@ int main(int, char** arguments) {
 def choice(model, tmp_path_factory):
     """choice(contraction, n, k, masks, batches, aligned, compute capability): what is chosen for a product of n x n; and with element type,
     path and SMs: which kernel computes it."""
-    parts = [
-        marked("batch unit"),
-        marked("choice of a kernel"),
-    ]
-    head = ["#include <numeric>", HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
+    parts = []
+    head = ["#include <numeric>", HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY]
     program = [*head, CHECK, PRODUCT_OF, *parts, CHOICE_MAIN]
     return host_program(tmp_path_factory.mktemp("choice"), "choice", program)
 
@@ -743,7 +741,7 @@ int main() {
 def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
     described = f"void describe_batch(const Tensor& x, const Tensor& y, Product& p) {{\n{marked('batch of a product')}}}\n"
-    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, CHECK, BATCH_HARNESS]
+    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, CHECK, BATCH_HARNESS]
     host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()
 
 
@@ -768,7 +766,7 @@ def test_the_figure_has_the_order_of_the_source(model, tmp_path, monkeypatch):
     """docs/figures/order.svg: the number and the length of each tile."""
     monkeypatch.setattr(sys, "path", list(sys.path))  # figures.py puts its folder there
     figures = module("figures")
-    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, CHECK, PRODUCT_OF]
+    head = [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, CHECK, PRODUCT_OF]
     order = host_program(tmp_path, "order", [*head, ORDER_MAIN])
     for rows in (1, 8, 13):
         found = sorted(tuple(map(int, line.split())) for line in order(rows).splitlines()[:-1])

@@ -384,7 +384,9 @@ int main(int, char** arguments) {
 def plans(model, tmp_path_factory):
     """plans([(K, M, N, batch, masks), ...]): of each (CTAs that share the k of a tile, its edge, whether some are halved). masks: 1 for X,
     2 for Y, 4 for C, and 8 if it is symmetric."""
-    run = host_program(tmp_path_factory.mktemp("plans"), "plans", [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
+    run = host_program(
+        tmp_path_factory.mktemp("plans"), "plans", [HOST_PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, PLANS]
+    )
     return lambda shapes: [tuple(map(int, line.split())) for line in run(*itertools.chain(*shapes)).splitlines()[:-1]]
 
 

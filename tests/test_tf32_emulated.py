@@ -10,7 +10,7 @@ MAIN = r"""
 int main(int, char** arguments) {
   return run_product<float>(arguments, [&](const Product& p) {
     const int at_once = std::atoi(arguments[13]);
-    const SplitPlan plan = SplitPlan::make(p, kSplitTf32BlockK, at_once, at_once / kSplitTf32CtasPerSm);
+    const SplitPlan plan = choose_split_plan(p, kSplitTf32BlockK, at_once, at_once / kSplitTf32CtasPerSm);
     auto compute = [&](auto x_along_k, auto y_along_k) {
       p.k > kChain * kSplitTf32BlockK ? split_tf32_product<x_along_k, y_along_k, true>(p, plan)
                                        : split_tf32_product<x_along_k, y_along_k, false>(p, plan);
@@ -36,7 +36,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_COPIER]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER]
     kernel = [emulation.on_host(model._CUDA_EXACT), model._CUDA_TILES, emulation.on_host(model._CUDA_SPLIT_TF32)]
     parts = [emulation.PRELUDE, *source, *kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
