@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
-from helpers import ROOT, SOURCE, module
+from helpers import COMPILER, ROOT, SOURCE, module
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -122,6 +122,24 @@ def test_the_budget_of_errors_adds_up():
 
 def test_kernel_md_quotes_the_code():
     assert len(QUOTED) > 10
+
+
+def test_the_table_of_kernels_is_what_the_policy_decides(capsys):
+    policy = module("policy")
+    if COMPILER is None:
+        pytest.skip("no C++ compiler was found")
+    assert policy.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_another_policy_makes_the_table_of_kernels_stale(tmp_path, monkeypatch, capsys):
+    policy = module("policy")
+    if COMPILER is None:
+        pytest.skip("no C++ compiler was found")
+    changed = re.sub(r"(kMinFp16x3Triangle = )\d+", r"\g<1>300", SOURCE.read_text(encoding="utf-8"))
+    (tmp_path / "model_new.py").write_text(changed, encoding="utf-8")
+    table = policy.table(tmp_path / "model_new.py")
+    monkeypatch.setattr(policy, "table", lambda: table)
+    assert policy.main(["--check"]) == 1 and "not up to date" in capsys.readouterr().err
 
 
 # ---- Figures. --------------------------------------------------------------------------------------------------------
