@@ -3283,7 +3283,7 @@ struct Fp16x3Policy {
       const int count = tile.k_end - tile.k_begin;
       const int first_x = find_matrix(args.x, tile.batch) * args.x.blocks_each;
       const int request_at = max(0, count - kRequestAhead);
-      int k = args.tiles.k_block(tile, 0);
+      int k = tiles(args).k_block(tile, 0);
       NO_UNROLL for (int i = 0; i < count; ++i) {
         pipeline.advance();   // past the first half of Y
         bool has_x[2];
