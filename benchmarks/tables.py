@@ -12,6 +12,7 @@ marker's record is missing, was cut short, or lacks rows that could not be measu
 
 import argparse
 import json
+import math
 import re
 import sys
 from functools import partial
@@ -37,6 +38,8 @@ def microseconds(value):
 
 
 def ratio(value):
+    if value is None:  # check.py certifies no ratio where other processes disturb the reference
+        return "too noisy"
     return f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
 
 
@@ -224,7 +227,7 @@ def two_gpus(rows):
 
 def short_calls(checks, backward, host):
     """Sentences on how far check.py's ratio of short calls is below the ratio of GPU times, and on the host's time to launch them."""
-    judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"])
+    judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
     label = ", ".join([str(judged["dims"][0]), *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
     timed = next((row.ratio for row in backward if row.label == label), "–")
     starts = ", ".join(f"{row['tril_matmul'].median} µs ({row['mode']})" for row in host)

@@ -1,4 +1,4 @@
-"""compute-sanitizer over every kernel: memcheck, racecheck, initcheck, synccheck. Needs a GPU and the CUDA toolkit; takes minutes.
+"""Runs compute-sanitizer over every kernel: memcheck, racecheck, initcheck, synccheck. Needs a GPU and the CUDA toolkit; takes minutes.
 
     python tests/sanitize.py                      all four tools, all kernels, eight processes side by side
     python tests/sanitize.py memcheck             some of the tools
@@ -6,28 +6,27 @@
                                                   half_batches, half_large, mma; and family: gram and inverses
     python tests/sanitize.py --parallel 4 --seconds 300 --json benchmarks/results/sanitizers.json
 
-Each pair of a tool and a kernel is a process of its own, which may take so many seconds. A table says of each whether it is clean, what was
-found, or that its time was over; --json writes the same to a file, pair by pair. Other pairs stay there if they are of the same file.
+Each pair of a tool and a kernel runs in a process of its own, with a limit of time. A table says for each pair whether it is clean, what
+was found, or that it ran out of time. --json writes the same to a file, after each pair. Other pairs stay in that file if they are of the
+same model_new.py.
 
-Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every pair is clean, 1 if one is not, 2 if it
-cannot run.
+pytest does not run this, since the tools slow a kernel down a hundredfold. Exit status: 0 if every pair is clean, 1 if a pair is not, 2 if
+the tools cannot run.
 
-Two tools look at a copy of the file, in which the hooks of _CUDA_TYPES are defined.
+Two tools need a copy of the file in which the hooks of _CUDA_TYPES are defined.
 
-racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a
-__syncwarp, and one of them arrives for all, as the fp16x3 kernel and the half-precision one do, it reports a race that cannot be. (A kernel
-of 20 lines that does no more than that is reported too, and is clean with an arrival of every lane.) In its copy (TRIL_MATMUL_RACECHECK)
-every lane arrives, and half precision's consumers meet at an mbarrier where they sum exactly, since other warps are about.
+racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive themselves. In the fp16x3 kernel and the half-precision kernel
+the lanes of a warp read, meet at a __syncwarp, and one lane arrives for all of them. racecheck reports that as a race, which it is not: a
+kernel of 20 lines that does only this is reported too, and is clean if every lane arrives. In the copy (TRIL_MATMUL_RACECHECK) every lane
+arrives. The consumers of half precision meet at an mbarrier where they sum exactly, since other warps are active then.
 
-initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy (TRIL_MATMUL_INITCHECK) the
-workspace of half
-precision begins as zeros, and so does the first word of the fp16x3 kernel's: the kernels look there for the number of their launch, which
-says whether anybody has written. Packing's CTAs have a fence behind that look: the tool's own notes, of words that the first CTA has reset
-meanwhile, else come from the L1, where those of the number have brought them. So does the padding of operands that are copied to rows of
-whole 16 bytes: of a row's last 16 cp.async is told how many to read, and the tool sees all.
+initcheck has to watch every kernel, torch's too: otherwise it takes what those kernels write for uninitialized. In the copy
+(TRIL_MATMUL_INITCHECK) three things differ. The kernels look in their workspace for the number of their launch, to see whether another CTA
+has written; so these words begin as zeros. CTAs of packing have a fence behind that look: the tool keeps notes on words that the first CTA
+resets meanwhile, and would find stale notes in the L1. Operands are copied to rows that are multiples of 16 bytes; cp.async is told how
+many bytes of the last 16 to read, but the tool sees a read of all 16, so that the padding begins as zeros.
 
-Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
-shows.
+torch's caching allocator is off, so that every tensor is an allocation of its own. A read beyond a tensor, or before it was written, shows.
 """
 
 import argparse
@@ -49,13 +48,13 @@ from helpers import DENSE, FAMILY, LOWER, MASKED, NN, NT, SYMMETRIC, TN, UPPER, 
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}  # what a tool's copy defines
-EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
-TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
-# Of half precision, by what choose_sixteen_bit_tiles makes of them on 132 SMs; tests/test_sizes.py holds them to it:
-HALF_SIZE = 136  # tiles of 128 x 128, of triangles in halves, a CTA each
-HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of each; so they do where K x K is a triangle
-HALF_LONG = (4100, 100, 136)  # four share it
+HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}  # what the copy for a tool defines
+EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of a tile
+TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and rows that can
+# Sizes for half precision. tests/test_sizes.py checks what choose_sixteen_bit_tiles makes of them on 132 SMs:
+HALF_SIZE = 136  # one CTA per tile of 128 x 128; tiles of triangles are halved
+HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of a tile, also if K x K is a triangle
+HALF_LONG = (4100, 100, 136)  # four CTAs share the k of a tile
 HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which some CTAs compute two or three; their pipelines go round meanwhile
 HALF_BATCHES = ((121, 136), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
 HALF_OTHERS = (385, 100, 80)  # N, a free side, and a batch of OTHERS: tiles of 256 x 256
@@ -64,8 +63,8 @@ HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))  # M, K of X X^T, half compute
 MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
-# Masks other than FAMILY's: one for each that a kernel tells from the rest, by the order of its tiles, what it masks, and what it leaves
-# above the diagonal of C. How an operand lies, and so the contraction, is FAMILY's matter.
+# Masks that FAMILY does not have: one for each kind that a kernel treats differently, by the order of its tiles, by what it masks, and by
+# what it writes above the diagonal of C. FAMILY covers the layouts of operands, and thus the contractions.
 OTHERS = (
     "L X",  # X has a mask: tiles by rows
     "X L",  # Y has one: by columns
@@ -92,7 +91,7 @@ computed = set()  # the names of the kernels that did
 
 
 def finite(torch, module, X, Y, contraction, structure):
-    """Computes one contraction, and waits. Whether all of the result is finite. It says beforehand which: a tool may never come back."""
+    """Computes one contraction, waits, and returns whether all of the result is finite. Prints the contraction first: a tool may hang."""
     print("computing", contraction, structure, X.dtype, tuple(X.shape), tuple(Y.shape), flush=True)
     C, path, _ = module._built().product(X, Y, contraction, structure, module._PATH, False)
     computed.add(path)
@@ -101,7 +100,7 @@ def finite(torch, module, X, Y, contraction, structure):
 
 
 def others(torch, module, N, R, dtype, *batch, names=OTHERS):
-    """Of each of OTHERS, whether it is finite. N: of what is triangular or symmetric; R: of a side that is free."""
+    """Yields for each of OTHERS whether its result is finite. Triangular and symmetric matrices have side N; R is the remaining side."""
     for name in names:
         contraction, structure = MASKED[name]
         M, cols, K = sizes_for(structure, N, R)
@@ -112,7 +111,7 @@ def others(torch, module, N, R, dtype, *batch, names=OTHERS):
 
 
 def exact(torch, module):
-    """Every contraction and structure, float32 and float64."""
+    """Computes every contraction and structure in float32 and in float64."""
     module._PATH = module._PATHS["exact"]
     for dtype in (torch.float32, torch.float64):
         for N in EXACT_SIZES:
@@ -122,7 +121,7 @@ def exact(torch, module):
 
 
 def tf32(torch, module):
-    """Every contraction and structure, operands that lie the other way, a batch, sums beyond the first scale, and ones not finite."""
+    """Computes every contraction and structure, with transposed operands, a batch, sums beyond the scale of tf32, and an Inf."""
     for N in TF32_SIZES:
         X, Y = (torch.randn(N, N, device="cuda") for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -142,7 +141,7 @@ def hopper_operands(torch):
 
 
 def hopper_tf32(torch, module):
-    """TF32, of blocks that have one scale, and of ones that have not; with gradients."""
+    """Computes TF32 products and gradients, of blocks with the same scale and with different scales."""
     module._PATH = module._PATHS["hopper"]
     X, Y = hopper_operands(torch)
     torch.set_float32_matmul_precision("high")
@@ -154,7 +153,7 @@ def hopper_tf32(torch, module):
 
 
 def hopper(torch, module):
-    """Every contraction and structure, with gradients, a batch, wide blocks, outliers and a fallback."""
+    """Computes every contraction and structure, gradients, a batch, wide blocks, outliers and a fallback."""
     module._PATH = module._PATHS["hopper"]
     X, Y = hopper_operands(torch)
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -165,14 +164,14 @@ def hopper(torch, module):
     assert finite(torch, module, both, Y.expand_as(both), NN, LOWER) and finite(torch, module, X.expand_as(both), both, TN, DENSE)
     P, Q = both.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    X[5, 3] = both[1, 5, 3] = float("inf")  # a fallback: fixup_kernel computes it
+    X[5, 3] = both[1, 5, 3] = float("inf")  # so that fixup_kernel computes it as the fallback
     assert not finite(torch, module, X, Y, NN, LOWER) and not finite(torch, module, both, Y.expand_as(both), NN, LOWER)
 
 
 def half(torch, module):
-    """A CTA for each tile. Both types: every contraction and structure, which takes every template, and a NaN that is summed again. Of one,
-    since nothing of this is the type's: masked operands that lie the other way, which takes every way to mask; parts of larger matrices;
-    every order of tiles, with operands and a C that have to be copied; and a batch."""
+    """One CTA computes each tile. Both types have every contraction and structure, which uses every template, and a NaN that is summed
+    again. One type has what does not depend on the type: transposed operands with masks, which uses every way to mask; parts of larger
+    matrices; every order of tiles, with operands and a C that have to be copied; and a batch."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     for dtype in (torch.bfloat16, torch.float16):
         X, Y = (torch.randn(HALF_SIZE, HALF_SIZE, device="cuda").to(dtype) for _ in range(2))
@@ -187,7 +186,7 @@ def half(torch, module):
 
 
 def half_shared(torch, module):
-    """CTAs that share the k of a tile and add what each has: two, also of a triangle, and a NaN that is summed again; and four."""
+    """Two and four CTAs share the k of a tile and add their sums, also of a triangle, with a NaN that is summed again."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     for K, M, N in (HALF_SHARED, HALF_LONG):
         X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
@@ -200,7 +199,7 @@ def half_shared(torch, module):
 
 
 def half_many(torch, module):
-    """CTAs that compute several tiles of 128 x 128, one after the other: by rows of C, and, as C^T, by columns."""
+    """CTAs compute several tiles of 128 x 128, one after the other: by rows of C and, for C^T, by columns."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     batch, N = HALF_MANY
     X, Y = (torch.randn(batch, N, N, device="cuda").half() for _ in range(2))
@@ -208,7 +207,7 @@ def half_many(torch, module):
 
 
 def half_batches(torch, module):
-    """Clusters that compute several tiles of 256 x 256, one after the other: every contraction of triangles, and Inf."""
+    """Clusters compute several tiles of 256 x 256, one after the other: every contraction of triangles, and an Inf."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
@@ -221,7 +220,7 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """The same of one matrix, with halved tiles: forward and dB; and what is stored twice."""
+    """Computes single matrices with halved tiles, forward and dB, and products that are stored twice."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
@@ -231,7 +230,7 @@ def half_large(torch, module):
 
 
 def mma(torch, module):
-    """Every contraction and structure of all four types, a copy, a batch, and what is summed again."""
+    """Computes every contraction and structure in all four types, a copied operand, a batch, and an Inf, which is summed again."""
     module._PATH = module._PATHS["mma"]
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for N in MMA_SIZES:
@@ -246,8 +245,8 @@ def mma(torch, module):
 
 
 def family(torch, module):
-    """What has kernels beside the product's, at sizes that no block divides, and batches: gram, whose upper half is a copy of the lower
-    one, by words of each size; and inverses, of both types, by rows and by columns, of several blocks."""
+    """Uses the kernels beside those of products, at sizes that no block divides, and in batches. gram copies the lower half to the upper
+    half, in words of each size. Inverses have both types, are stored by rows and by columns, and have several blocks."""
     for dtype, path in ((torch.float16, "hopper"), (torch.float32, "auto"), (torch.float64, "auto")):
         module._PATH = module._PATHS[path]
         for X in (torch.randn(200, 70, device="cuda"), torch.randn(3, 70, 65, device="cuda")):
@@ -268,14 +267,14 @@ def copy_for(text, *tools):
 
 
 def load(tool):
-    """The module model_new, from the copy for the tool."""
+    """Executes the copy of model_new.py for the tool, and returns it as a module."""
     module = types.ModuleType("sanitized")
     exec(compile(copy_for(FILE.read_text(), tool), str(FILE), "exec"), module.__dict__)
     return module
 
 
 def child(tool, kernels):
-    """What runs under a tool: one kernel at its sizes; or no kernel, for the build alone."""
+    """Runs under a tool: one kernel at its sizes, or no kernel, only to build."""
     import torch
 
     module = load(tool)
@@ -293,7 +292,7 @@ ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def run_child(before, tool, kernels, seconds):
-    """(exit status, or None if its time was over, what it printed) of a process of this file, behind the command `before`."""
+    """Runs this file as a child of the command `before`. Returns its exit status, or None if it ran out of time, and what it printed."""
     command = [*before, sys.executable, __file__, "--child", tool, *kernels]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, start_new_session=True
@@ -307,14 +306,14 @@ def run_child(before, tool, kernels, seconds):
 
 
 def found(printed):
-    """How many errors, hazards or warnings a tool's summary has."""
+    """The number of errors, hazards or warnings in a tool's summary."""
     return sum(map(int, re.findall(r"SUMMARY: (\d+) (?:errors?|hazards?)", printed)))
 
 
 def look(tool, kernel, seconds):
-    """The row of one pair."""
+    """Runs one pair and returns its row."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-    if tool == "synccheck":  # the mbarriers of all CTAs; by default it makes room by the places where the kernel's code sets one up
+    if tool == "synccheck":  # for the mbarriers of all CTAs; the default is the number of places in the code that initialize one
         command += ["--num-cuda-barriers", "65536"]
     for name in () if tool == "initcheck" else NAMED:
         command += ["--kernel-name", f"kns={name}"]
@@ -340,7 +339,7 @@ def in_order(rows):
 
 
 def write(path, rows):
-    """The record of benchmarks/tables.py: these pairs, and others that it has of the same file on the same kind of device."""
+    """Writes the record for benchmarks/tables.py: these pairs, and the pairs that it has already of the same file and kind of device."""
     benchmark = helpers.module("benchmark")
     about = benchmark.environment(types.SimpleNamespace(on_gpu=True, solution_file=FILE, trials=None, seed=None))
     rows = [{**row, "solution_sha256": about["solution_sha256"], "device": about["device"]} for row in rows]

@@ -12,7 +12,6 @@ import pytest
 import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, module, needs_cuda
-from test_check import forks, quick, small_slab, solutions_slab  # noqa: F401
 
 import check
 
@@ -165,7 +164,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
         assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / (3 if row["problem"] == "lower" else 1)
 
 
-def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):  # noqa: F811
+def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
     results = tmp_path / "results"
     run_suites(suites, stand_in, results, *suites.SUITES)
     for name in ("wanted", "sanitizers", "soak"):  # which other programs write
@@ -189,6 +188,18 @@ def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
     for name in tables.SENTENCES:
         assert text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip(), f"{name} says nothing"
     assert tables.main([*arguments, "--check"]) == 0
+
+
+def test_a_ratio_that_the_judge_does_not_certify_is_called_too_noisy(tables):
+    Row = tables.Row
+    rows = [
+        Row(path="auto", dims=[size], dtype="float32", timings={"gradients": Row(ratio=ratio)})
+        for size, ratio in ((64, None), (96, 2.0), (128, 1.5))
+    ]
+    backward, host = [Row(N=128, dtype="float32", problem="lower, dA, dB", ratio=1.75)], [Row(mode="plain", tril_matmul=Row(median_us=9.0))]
+    assert tables.columns(rows[:1], {"ratio": "{timings[gradients].ratio}"}).splitlines()[-1] == "| too noisy |"
+    assert "for 128, forward and backward, check.py says 1.50x" in tables.short_calls(rows, backward, host)
+    assert "for 64, forward and backward, check.py says too noisy" in tables.short_calls(rows[:1], backward, host)
 
 
 def test_the_judge_is_asked_as_the_list_says(suites, stand_in, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
-"""The binding and what launchers make of its products, without a GPU: the C++ that knows torch and the Workspaces are compiled for the
-host, as an extension module for CPU tensors. In place of kernels loops sum what each is given: a Product, by its strides; or packed blocks,
-which hold float32, by the Workspace that says where they lie. What a kernel wants of its operands is asked for.
+"""The binding and the launchers' workspaces without a GPU. The C++ code that knows torch is compiled for the host, as an extension module
+for CPU tensors. Loops take the place of the kernels. They sum a Product by its strides, or packed blocks, which hold float32 here, by the
+Workspace that says where they are. They also check the alignment and the strides that a kernel needs.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from helpers import (
     truth,
 )
 
-PYTHONS = sysconfig.get_path("include")  # headers, without which nothing can be built
+PYTHONS = sysconfig.get_path("include")  # the folder of Python's headers
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"),
     pytest.mark.skipif(not os.path.exists(os.path.join(PYTHONS, "Python.h")), reason="Python's headers are not installed"),
@@ -51,7 +51,7 @@ unsigned long long atomicAdd(unsigned long long*, unsigned long long);   // whic
 unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
 """
 
-# Every third product of a batch falls back.
+# Every third product of a batch takes the fallback.
 LAUNCHERS = r"""
 template <typename T, typename X, typename Y>
 void sum_up(const Product& p, T* c, X x, Y y) {
@@ -231,7 +231,7 @@ BATCHES = [(), (3,), (2, 3), (2, 2, 2), (1, 2, 1, 2), (2, 1, 1, 2, 1, 1, 1, 1, 2
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_products_and_gradients_in_any_layout(bound, function, dtype):
-    """Also of more than eight leading dimensions, and where those of the operands, and of the gradient, merge in different ways."""
+    """Also with more than eight leading dimensions, which merge in different ways in the operands and in the gradient."""
     contraction, structure = FUNCTIONS[function]
     draw = random.Random(function + str(dtype))
     for batch, round in itertools.product(BATCHES, range(12)):
@@ -256,8 +256,8 @@ def test_explain_tells_which_products_of_a_batch_fell_back(bound):
     assert (told["path"], told["fallback_at"], told["outliers"]) == ("hopper, fallback", [2, 5], 0), told
 
 
-def test_what_a_hook_makes_of_the_packed_operands(bound):
-    """As many numbers, which are no bytes: they are not taken for blocks."""
+def test_packed_operands_that_a_hook_has_changed_are_not_used(bound):
+    """A hook makes floats of the bytes. As many floats are not taken for packed blocks."""
     A, B, G = (torch.randint(-4, 5, (65, 65), generator=generator(seed)).float() for seed in range(3))
     C = bound.tril_matmul(A.requires_grad_(), B.requires_grad_())
     C.grad_fn._raw_saved_tensors[2].register_hooks(torch.Tensor.float, torch.zeros_like)
@@ -278,8 +278,8 @@ def test_products_of_the_family_in_any_layout(bound, contraction, structure):
         assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{batch}, {X.stride()}, {Y.stride()}, {round}")
 
 
-def test_two_copies_of_a_column_of_which_one_is_aligned(bound):
-    """The operator of a symmetric product may be given one matrix twice in memory: the kernel has one layout for both."""
+def test_two_copies_of_a_column_are_right_if_one_is_aligned(bound):
+    """The operands of a symmetric product may be two copies of one matrix. The kernel has one layout for both."""
     X = torch.randint(-4, 5, (1033, 1), generator=generator(0)).half()
     for at in (0, 1):
         operands = X[at : at + 1032], X[at : at + 1032].clone()

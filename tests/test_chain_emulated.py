@@ -1,6 +1,6 @@
-"""All launches of Hopper's float32 kernel without a GPU, by the launchers' own code; see emulation.py: packing, the product, what comes
-behind it, the mirror of a symmetric result; and the gradients by the operands that stay packed. Each seed draws the masks, sizes, a batch,
-strides (also zero, overlapping, not aligned, of one line), elements (outliers, NaN, the ends of the range), SMs, and how splits are shared.
+"""All launches of the fp16x3 kernel without a GPU, by the launchers' own code; see emulation.py: packing, the product, the fix-up,
+the mirror of a symmetric result, and the gradients, which use the packed operands again. Each seed draws masks, sizes, a batch, strides
+(zero, overlapping, not aligned, or of a single line), elements (outliers, NaN, the ends of the range), SMs, and room for clusters.
 """
 
 import emulation
@@ -167,7 +167,7 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-    """run(seed, the largest size, whether gradients are computed, too): fails with what the program found wrong."""
+    """run(seed, largest size, gradients): fails with what the program found wrong. gradients: 1 to compute gradients as well."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, model._CUDA_PACKED]
     source += [emulation.on_host(section) for section in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
     source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3]
@@ -178,12 +178,12 @@ def run(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("gradients", [0, 1], ids=["products", "gradients"])
-def test_whatever_a_product_is(run, gradients):
+def test_random_products_are_right(run, gradients):
     for seed in range(24):
         run(seed, 140, gradients)
 
 
 @pytest.mark.parametrize("gradients", [0, 1], ids=["products", "gradients"])
-def test_more_than_a_tile(run, gradients):
+def test_random_products_of_several_tiles_are_right(run, gradients):
     for seed in range(100, 102):
         run(seed, 400, gradients)

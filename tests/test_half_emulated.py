@@ -1,5 +1,5 @@
-"""The half-precision kernel without a GPU; see emulation.py: its barriers, its queue, tensor maps and wgmma on operands as they lie in
-shared memory, with copies that come, and products that are done, at once or as late as may be; and what is not finite, summed again."""
+"""The half-precision kernel without a GPU; see emulation.py: its barriers, its queue, its tensor maps, wgmma on operands in shared memory,
+and sums that are not finite, which the exact path recomputes. Copies arrive, and products are computed, at once or as late as possible."""
 
 import emulation
 import pytest
@@ -23,8 +23,8 @@ from helpers import (
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
 
-# The launcher's own code on a GPU of few SMs, so that clusters take several tiles, over a workspace that holds anything, and twice: a graph
-# may be launched again. The first cluster takes all that it can before the next one begins.
+# The launcher's own code runs on a GPU with few SMs, so that clusters take several tiles. The workspace holds arbitrary words. The kernel
+# is launched twice, as a graph is. The first cluster takes as many tiles as it can before the next one begins.
 LAUNCH = r"""
 using cudaError_t = int;
 using cuuint32_t = uint32_t;
@@ -57,7 +57,7 @@ void launch_kernel(const Launch& launch, const Product& h, const Second& second)
     run_clusters(launch);
     if (h.tiles.clusters < h.tiles.count && *h.queue.word != 0 && *h.queue.word != h.queue.launch)   // the latter by one that began late
       fail("the queue is not left empty");
-    // Nothing else is summed again: what NaN stands for has been masked
+    // Only boxes with an Inf are summed again: a NaN from outside a mask would be another box
     const bool any = h.non_finite.parts(end[-1]);
     if (any != (infinite && is_masked(h.p))) fail("boxes are summed again that are finite, or none where one is not");
     for (const auto* word = h.non_finite.words; word < end - 1; ++word)
@@ -86,7 +86,7 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-    """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
+    """run(contraction, structure, sizes, ...): fails with what the program found wrong, and returns its description of the plan."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
     source += [emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
@@ -102,13 +102,13 @@ def run(model, tmp_path_factory):
 
 LATE = pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
 EVERY_MEMBER = pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-LAYOUTS = [(0, 0), (0, 1), (1, 1), (1, 0)]  # whether X and Y lie by rows
+LAYOUTS = [(0, 0), (0, 1), (1, 1), (1, 0)]  # whether X is stored by rows, whether Y is
 
 
 @LATE
 @EVERY_MEMBER
-def test_small_tiles(run, contraction, structure, late):
-    """Single CTAs, of which one takes two tiles."""
+def test_tiles_of_one_cta_are_right(run, contraction, structure, late):
+    """One of the CTAs takes two tiles."""
     sizes, batches = ((180, 180, 180), 1) if structure else ((100, 100, 180), 3)
     for x_by_rows, y_by_rows in LAYOUTS[late::2]:
         laid = {"x_by_rows": x_by_rows, "y_by_rows": y_by_rows, "bfloat16": x_by_rows}
@@ -118,32 +118,32 @@ def test_small_tiles(run, contraction, structure, late):
 
 @LATE
 @EVERY_MEMBER
-def test_large_tiles(run, contraction, structure, late):
-    """Pairs of CTAs: all tiles of three products for one cluster, whose places in the queue are used again."""
-    lines = 257 if structure else 385  # of fewer, small tiles are the faster ones
+def test_tiles_of_two_ctas_are_right(run, contraction, structure, late):
+    """One cluster takes all tiles of three products, so that it uses its places in the queue several times."""
+    lines = 257 if structure else 385  # with fewer lines small tiles would be faster
     for x_by_rows, y_by_rows in LAYOUTS[1 - late :: 2] if structure == LOWER else LAYOUTS[:1]:
         said = run(contraction, structure, (lines, lines, 257), batches=3, late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
         assert "2 CTAs a cluster, tiles of 256" in said and "1 clusters" in said
 
 
 @pytest.mark.parametrize("warp", [0, 3, 6])
-def test_a_warp_that_is_behind(run, warp):
-    """It still reads the last box of half a small tile when the others of its warpgroup write the first one of a whole tile; of tiles that
-    are stored twice, some end with either place."""
+def test_a_warp_that_is_behind_finds_its_data_unchanged(run, warp):
+    """The warp still reads the last box of half a small tile when the other warps of its group write the first box of a whole tile. Tiles
+    that are stored twice end with either of the two box buffers."""
     for late in (0, 1):
         said = run(NN, DENSE, (100, 100, 100), batches=5, sms=4, late=2 * warp + 2 + late)
         assert "tiles of 128, 1 in halves, 4 clusters, 6 tiles" in said
         said = run(*MASKED["X X^T"], (1409, 1409, 65), late=2 * warp + 2 + late)
         assert "tiles of 256" in said and "1 clusters" in said
-    # Copies at once, products when they are waited for: a stage is given back when it has been read
+    # Copies at once and late products: a stage may only be released after it has been read
     run(NN, DENSE, (100, 100, 700), batches=3, late=-2 * warp - 2)
     run(NN, LOWER, (516, 516, 516), batches=3, late=-2 * warp - 2)
 
 
 @pytest.mark.parametrize(("tiles", "batches", "sms"), [(2, 1, 2), (3, 1, 5), (4, 1, 9), (2, 2, 4), (5, 1, 13)])
 @pytest.mark.parametrize("name", ["X X^T", "X^T X"])
-def test_corners(run, name, tiles, batches, sms):
-    """The last one half empty, if tiles on the diagonal are odd; an edge; a warp that is behind."""
+def test_corners_of_a_symmetric_product_are_right(run, name, tiles, batches, sms):
+    """With a last corner that is half empty (an odd number of tiles on the diagonal), with an edge, and with a warp that is behind."""
     for N, late in ((tiles * LARGE // 2 - 60, 0), (tiles * LARGE // 2, 1), (tiles * LARGE // 2 - 4, 2 * tiles + 3)):
         for x_by_rows in (0, 1):
             laid = {"x_by_rows": x_by_rows, "y_by_rows": x_by_rows, "bfloat16": x_by_rows}
@@ -153,40 +153,40 @@ def test_corners(run, name, tiles, batches, sms):
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_halved_tiles(run, contraction):
-    """Of a triangle, with a right half that is empty, large and small tiles, and of dense products."""
+def test_halved_tiles_are_right(run, contraction):
+    """Large and small tiles, of triangles (with an empty right half) and of dense products."""
     said = run(contraction, LOWER, (897,) * 3, late=1, sms=14)
     assert "tiles of 256, 1 in halves" in said
     said = run(contraction, LOWER, (641,) * 3, late=1, sms=30)
     assert "tiles of 128, 10 in halves" in said
     assert "tiles of 256, 1 in halves" in run(contraction, DENSE, (396, 396, 100), sms=6)
-    if contraction != NN:  # not those on the diagonal
+    if contraction != NN:  # tiles on the diagonal are not halved
         assert "tiles of 128, 3 in halves" in run(contraction, MASKED["X X^T"][1], (300, 300, 68), late=1, sms=132)
     assert "tiles of 128, 2 in halves" in run(contraction, DENSE, (70, 150, 518), sms=132)
 
 
 @LATE
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_shared_k(run, contraction, late):
+def test_ctas_that_share_k_add_their_sums(run, contraction, late):
     assert "2 CTAs a cluster, tiles of 128" in run(contraction, DENSE, (70, 150, 1990), sms=132, late=late)
     assert "4 CTAs a cluster, tiles of 128" in run(contraction, DENSE, (100, 36, 4100), sms=132, late=late)
 
 
 @EVERY_MEMBER
-def test_infinity(run, contraction, structure):
-    """One, and one in each row of X."""
+def test_infinity_stays_where_the_sum_has_it(run, contraction, structure):
+    """One Inf, and one Inf in each row of X."""
     for kind in (4, 6):
         run(contraction, structure, (180,) * 3, kind=kind, late=1)
         run(contraction, structure, (257,) * 3, kind=kind)
     run(contraction, structure, (129,) * 3, kind=6, batches=5, bfloat16=1)
 
 
-def test_infinity_in_more_boxes_than_threads_look_for_at_once(run):
+def test_infinity_in_more_boxes_than_threads_check_at_once(run):
     run(NN, LOWER, (8,) * 3, kind=6, batches=2050)
 
 
 @LATE
-def test_small_rectangles(run, late):
+def test_small_rectangular_products_are_right(run, late):
     for sizes in ((1, 1, 1), (1, 201, 65), (300, 4, 20), (64, 128, 64), (129, 9, 1)):
         for contraction in (NN, NT, TN):
             run(contraction, DENSE, sizes, late=late, y_by_rows=late)
@@ -195,16 +195,16 @@ def test_small_rectangles(run, late):
 # ---- Every combination of masks. -------------------------------------------------------------------------------------
 
 BLOCK, LARGE = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
-FREE_K = {name for name, (_, structure) in MASKED.items() if not any(masks(structure)[:2])}  # X and Y have all elements
+FREE_K = {name for name, (_, structure) in MASKED.items() if not any(masks(structure)[:2])}  # neither X nor Y has a mask
 
 
 @every_mask
-def test_small_tiles_of_every_mask(run, contraction, structure):
-    """A row and a column left, by every way that operands lie; then Inf."""
+def test_tiles_of_one_cta_are_right_for_every_mask(run, contraction, structure):
+    """With one row and one column in the last tiles, in every layout of the operands, and with Inf."""
     number = list(MASKED.values()).index((contraction, structure))
     x_by_rows, y_by_rows = LAYOUTS[number % 4]
     options = {"late": number % 2, "x_by_rows": x_by_rows, "y_by_rows": y_by_rows, "bfloat16": number // 2 % 2}
-    sms = 3 if any(masks(structure)[:2]) else 132  # of masked operands small tiles are taken for longer
+    sms = 3 if any(masks(structure)[:2]) else 132  # masked operands have small tiles up to larger sizes
     said = run(contraction, structure, sizes_for(structure, LARGE // 2 + 1, BLOCK + 1), sms=sms, **options)
     assert "1 CTAs a cluster, tiles of 128" in said
     for kind in (4, 6):
@@ -212,12 +212,12 @@ def test_small_tiles_of_every_mask(run, contraction, structure):
 
 
 @every_mask
-def test_large_tiles_of_every_mask(run, contraction, structure):
-    """One cluster takes them all: of a symmetric C some write an odd number of boxes, and the next one finds two places in turn."""
+def test_tiles_of_two_ctas_are_right_for_every_mask(run, contraction, structure):
+    """One cluster takes all tiles. Some tiles of a symmetric C write an odd number of boxes, so that tiles begin with either buffer."""
     number = list(MASKED.values()).index((contraction, structure))
     x_by_rows, y_by_rows = LAYOUTS[(number + 2) % 4]
     N, batches = LARGE + 1, 3
-    if not any(masks(structure)[:2]):  # of so few tiles small ones are the faster
+    if not any(masks(structure)[:2]):  # with so few tiles small ones would be faster
         N, batches = 5 * LARGE + LARGE // 2 + 1, 1
     sizes = sizes_for(structure, N, BLOCK + 1)
     said = run(contraction, structure, sizes, batches=batches, late=number % 2, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
@@ -233,22 +233,22 @@ def test_large_tiles_of_every_mask(run, contraction, structure):
         ("L L^T", 14, 3 * LARGE + LARGE // 2 + 2, 0),
     ],
 )
-def test_halved_tiles_of_other_masks(run, name, sms, N, R):
+def test_halved_tiles_are_right_for_other_masks(run, name, sms, N, R):
     contraction, structure = MASKED[name]
     said = run(contraction, structure, sizes_for(structure, N, R), sms=sms)
     assert "tiles of 256" in said and " 0 in halves" not in said, said
 
 
 @pytest.mark.parametrize("name", ["X X^T", "X^T X", "triu(X Y^T)", "X L"])
-def test_shared_k_of_other_masks(run, name):
+def test_ctas_that_share_k_add_their_sums_for_other_masks(run, name):
     contraction, structure = MASKED[name]
     N, R = (LARGE // 2 + 6, 31 * BLOCK + 6) if name in FREE_K else (31 * BLOCK + 6, 6)
     assert "2 CTAs a cluster, tiles of 128" in run(contraction, structure, sizes_for(structure, N, R), sms=132, late=name in FREE_K)
 
 
 @pytest.mark.parametrize("name", ["L L^T", "L^T L", "U U^T", "X X^T"])
-def test_all_of_a_symmetric_product(run, name):
-    """What stands opposite has the same bits though nothing is mirrored, also where it is summed again."""
+def test_a_symmetric_product_that_is_computed_whole_has_symmetric_bits(run, name):
+    """Mirrored elements have the same bits although nothing is copied, also where sums are recomputed."""
     contraction, structure = MASKED[name]
     for kind in (10, 14, 16):
         run(contraction, structure, (150,) * 3, batches=2, sms=132, kind=kind)
@@ -256,17 +256,17 @@ def test_all_of_a_symmetric_product(run, name):
 
 @pytest.mark.parametrize("name", ["L L^T", "L^T L", "U U^T"])
 def test_halves_of_a_symmetric_product_meet_the_same_infinity(run, name):
-    """Here one of k that a half of a tile does not need, and the whole tile opposite does: both are to be summed again."""
+    """The Inf is at a k that half a tile does not need, and that the whole mirrored tile needs. Both have to be recomputed."""
     assert " 0 in halves" not in run(*MASKED[name], (6 * BLOCK,) * 3, sms=132, kind=18)
 
 
-def test_four_share_k_of_a_symmetric_product(run):
+def test_four_ctas_share_k_of_a_symmetric_product(run):
     contraction, structure = MASKED["X X^T"]
     said = run(contraction, structure, sizes_for(structure, LARGE // 2 - 26, 64 * BLOCK + 6), sms=132)
     assert "4 CTAs a cluster, tiles of 128" in said
 
 
-# ---- The queue of tiles, by threads of the system, which are there at once. ------------------------------------------
+# ---- The queue of tiles, with threads of the system, which run at once. ----------------------------------------------
 
 QUEUE = r"""
 #include <cstdint>
@@ -285,8 +285,8 @@ inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long a
 }
 """
 
-# Clusters that take `count` tiles and then find none: each number comes once, whatever stood in the word, whether or not clusters begin,
-# and when; and once more, as a graph has it.
+# Clusters take `count` tiles, and then find none. Each number is taken once, whatever the word held before, and whether and whenever
+# clusters call begin(). Then the same is launched again, as a graph is.
 QUEUE_MAIN = r"""
 int main(int, char** arguments) {
   const uint32_t clusters = std::atoi(arguments[1]), count = std::atoi(arguments[2]), all = count + clusters;
@@ -326,7 +326,7 @@ def test_every_tile_is_taken_once(tmp_path):
         run(clusters, count)
 
 
-# ---- Boxes that are not finite, in the same way. ---------------------------------------------------------------------
+# ---- Boxes that are not finite, with threads of the system. ----------------------------------------------------------
 
 EXCHANGE = r"""
 inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
@@ -334,8 +334,8 @@ inline unsigned long long atomicExch(unsigned long long* at, unsigned long long 
 }
 """
 
-# Some threads find boxes that are not finite, as tiles end, and all take parts, while there are some, before they end: each part that was
-# found is taken once. Words hold anything beforehand; and once more, as a graph has it.
+# Some threads add boxes that are not finite, and all threads take parts until there are none. Each part of an added box is taken once. The
+# words hold arbitrary values beforehand. Then the same is launched again, as a graph is.
 NON_FINITE_MAIN = r"""
 int main(int, char** arguments) {
   const uint32_t ctas = std::atoi(arguments[1]), boxes = std::atoi(arguments[2]);

@@ -56,7 +56,7 @@ def run(model, tmp_path_factory):
     program = built(model, tmp_path_factory.mktemp("mma"))
 
     def run(dtype, contraction, structure, sizes, *, batches=1, at_once=0, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):
-        if pad is None:  # rows of a multiple of 16 bytes, which are copied by chunks
+        if pad is None:  # so that rows are multiples of 16 bytes, and are copied in chunks
             pad = -sizes[0] % 8 if len(set(sizes)) == 1 else 0
         program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, at_once)
 
@@ -65,7 +65,7 @@ def run(model, tmp_path_factory):
 
 @TYPES
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_sizes_and_layouts(run, dtype, contraction, structure):
+def test_products_of_any_size_and_layout_are_right(run, dtype, contraction, structure):
     layouts = [(1, 1), (0, 0)] if (contraction + structure + dtype) % 2 else [(1, 0), (0, 1)]
     for (N, late), (x_by_rows, y_by_rows) in zip(((70, 0), (132, 1)), layouts, strict=True):
         run(dtype, contraction, structure, (N, N, N), late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows, c_pad=N % 3)
@@ -73,19 +73,19 @@ def test_sizes_and_layouts(run, dtype, contraction, structure):
 
 @TYPES
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_any_strides(run, dtype, contraction, structure):
-    """Rows that are not aligned, and, of the fallback, operands without neighbours: by elements."""
+def test_any_strides_are_read(run, dtype, contraction, structure):
+    """Rows that are not aligned and, for the fallback, operands without neighbours are copied element by element."""
     layouts = [(3, 0), (2, 3)] if (contraction + structure + dtype) % 2 else [(1, 2), (3, 1)]
     for N, late, (x_by_rows, y_by_rows) in zip((66, 131), (1, 0), layouts, strict=True):
-        if dtype != FLOAT32:  # what has no neighbours is copied
+        if dtype != FLOAT32:  # other dtypes have operands without neighbours copied first
             x_by_rows, y_by_rows = x_by_rows % 2, y_by_rows % 2
         run(dtype, contraction, structure, (N, N, N), late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows, pad=1)
 
 
 @TYPES
 @pytest.mark.parametrize("at_once", [3, 92])
-def test_splits(run, dtype, at_once):
-    """CTAs of a cluster share the k of a tile, all of them or half of them, or have one each; also where not all are there at once."""
+def test_ctas_of_a_cluster_share_the_k_of_a_tile(run, dtype, at_once):
+    """All CTAs of a cluster share a tile, or half of them do, or each has its own, also if not all clusters run at once."""
     block_k = constant("_CUDA_MMA", "kMmaBlockK", **{"sizeof(T)": {FLOAT32: 4, FLOAT64: 8}.get(dtype, 2)})
     N = 5 * block_k + 8
     for contraction, structure, sizes in ((NN, LOWER, (N, N, N)), (NT, UPPER, (N, N, N)), (TN, DENSE, (72, 136, 7 * block_k + 8))):
@@ -93,13 +93,13 @@ def test_splits(run, dtype, at_once):
 
 
 @pytest.mark.parametrize("name", ["L L^T", "L^T L"])
-def test_all_of_a_symmetric_product_split_alike(run, name):
-    """A tile and the one opposite have as many splits, also where an odd one out has more."""
+def test_mirrored_tiles_have_as_many_splits(run, name):
+    """A tile and its mirror image have the same bits, also where another tile has more splits."""
     run(FLOAT16, *MASKED[name], (448,) * 3, kind=10, at_once=18)
 
 
-def test_what_tensor_cores_cut_off(model, run, tmp_path):
-    """Within the contract, at the worst that was found: before Hopper they cut off twice as often, and earlier."""
+def test_bits_that_tensor_cores_cut_off_stay_within_the_contract(model, run, tmp_path):
+    """The worst operands that were found. Before Hopper tensor cores cut off twice as often, and one bit earlier."""
     before = built(model, tmp_path, "#define BEFORE_HOPPER")
     for sizes in ((1, 1, 16), (64, 64, 640)):
         run(FLOAT32, NT, DENSE, sizes, kind=9)
@@ -107,28 +107,28 @@ def test_what_tensor_cores_cut_off(model, run, tmp_path):
 
 
 @TYPES
-def test_batches(run, dtype):
+def test_batches_are_right(run, dtype):
     for N, contraction, structure in ((33, NN, LOWER), (72, NT, UPPER), (65, TN, DENSE)):
         run(dtype, contraction, structure, (N, N, N), batches=3, late=1)
 
 
 @TYPES
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_rectangles(run, dtype, contraction):
+def test_rectangular_products_are_right(run, dtype, contraction):
     for late, sizes in enumerate(((72, 136, 200), (200, 64, 8))):
         run(dtype, contraction, DENSE, sizes, late=late)
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_long_sums_of_one_sign(run, contraction):
-    """One total would be off by more than the bound: a rounding for each 16 of k. A chain ends, or does not, with the last k-block."""
+def test_long_sums_of_one_sign_stay_within_the_bound(run, contraction):
+    """A single total would exceed the bound, since it is rounded at every 16 k. The last k-block ends a chain in one case."""
     for at_once, k in ((0, 4096), (92, 4000)):
         run(FLOAT32, contraction, DENSE, (64, 64, k), kind=5, at_once=at_once)
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_what_is_summed_again_of_float32(run, contraction, structure, kind):
+def test_float32_sums_beyond_tf32_are_summed_again(run, contraction, structure, kind):
     run(FLOAT32, contraction, structure, (80, 80, 80), kind=kind, late=1)
 
 
@@ -139,8 +139,8 @@ def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure)
 
 
 @every_mask
-def test_every_mask(run, contraction, structure):
-    """Of every dtype: an edge that no block divides, by chunks and by elements, splits, a batch; and what is summed again."""
+def test_every_mask_is_applied(run, contraction, structure):
+    """For every dtype: an edge that no block divides, copies by chunks and by elements, splits, a batch, and an Inf."""
     for dtype in range(4):
         edge, late = constant("_CUDA_SCHEDULE", "kBlock"), dtype % 2
         sizes = sizes_for(structure, edge + 8, 8 * (1 + late))
@@ -151,7 +151,7 @@ def test_every_mask(run, contraction, structure):
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=["float32", "float16"])
 @every_mask
-def test_what_an_operand_does_not_have_is_not_read(run, dtype, contraction, structure):
-    """A NaN there would be found out, and the sums made again."""
+def test_elements_outside_a_mask_are_not_read(run, dtype, contraction, structure):
+    """They are finite here: the exact path would repair the sums if they were NaN."""
     for late, size in ((0, 200), (1, 70)):
         run(dtype, contraction, structure, sizes_for(structure, size, 72), late=late, kind=7, pad=-size % 8)

@@ -1,5 +1,5 @@
-"""What is added afterwards, without a GPU; see emulation.py: the corrections of outliers, which are formed apart and added once;
-and of promotions, whose powers of two are undone last."""
+"""Corrections without a GPU; see emulation.py. The terms of outliers are summed apart and added to C once. A promotion undoes the powers of
+two of small sums last."""
 
 import emulation
 import pytest
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 
 # ---- Outliers. -------------------------------------------------------------------------------------------------------
 
-# C as the product kernel leaves it: the sums of what the packed blocks hold, in float32. Corrected, it has to meet the contract.
+# C begins as the product kernel leaves it: the sums of what the packed blocks hold, in float32. After the correction it meets the contract.
 OUTLIERS_MAIN = r"""
 struct PackedOperand {
   Packed packed;
@@ -133,7 +133,7 @@ def test_many_outliers_in_a_line_are_added_once(run_outliers, contraction, kind)
     run_outliers(contraction, 330, kind)
 
 
-# ---- Powers of two that are undone. ----------------------------------------------------------------------------------
+# ---- Promotion. ------------------------------------------------------------------------------------------------------
 
 PROMOTE_MAIN = r"""
 int main() {

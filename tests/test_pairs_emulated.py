@@ -1,5 +1,5 @@
-"""float32's kernel on Hopper, and TF32's, without a GPU; see emulation.py: the skeleton's barriers and queue, bulk copies of packed blocks,
-tiles in splits, wide blocks, blocks of different scales, and two products in one launch, in the launchers' own workspace."""
+"""The fp16x3 kernel of float32 and of TF32 without a GPU; see emulation.py: the skeleton's barriers and queue, bulk copies of packed
+blocks, tiles in splits, wide blocks, blocks with different scales, and two products in one launch, in the launchers' own workspace."""
 
 import functools
 
@@ -28,11 +28,12 @@ from helpers import (
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("pairs emulated")]
 
-# A workspace that holds anything, but for the words that packing resets; and operands as pack_blocks leaves them, packed here. What
-# the kernel may not read is NaN. For TF32 the operands are rounded to 11 bits beforehand, so that the same bounds hold.
+# The workspace holds arbitrary bytes, except for the words that packing resets. Packer packs the operands as pack_blocks does, and NaN
+# stands where the kernel may not read. For TF32 the operands are rounded to 11 bits beforehand, so that the same bounds hold.
 #
-# Arguments behind run_product's: clusters, tf32, whether some blocks are wide, how many scales blocks have, whether another product is
-# computed in the same launch, whether the last product of the batch needs the fallback, and how many k-blocks are a chain.
+# Arguments after run_product's: the number of clusters; 1 for TF32; 1 for some wide blocks; the number of different scales of blocks; 1 for
+# a second product in the same launch; 1 if the last product of the batch needs the fallback, or 2 if packing reports that late; and the
+# number of k-blocks per chain.
 MAIN = r"""
 struct Packer {
   const Product& p;
@@ -163,7 +164,7 @@ CHAIN = constant("_CUDA_COPIER", "kChain")
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-    """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
+    """run(contraction, structure, sizes, ...): fails with what the program found wrong, and returns its description of the tiles."""
     elements = emulation.as_variable(model._CUDA_COPIER, "kChain")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, elements, model._CUDA_PACKED, emulation.hopper_skeleton(model)]
     source += [emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3, marked("workspace")]
@@ -179,7 +180,7 @@ def run(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_with_short_chains(run):
-    """Chains of two k-blocks, so that small products have several."""
+    """The same with chains of two k-blocks, so that small products have several chains."""
     return functools.partial(run, chain=2)
 
 
@@ -192,16 +193,16 @@ GRADIENTS = pytest.mark.parametrize("contraction", [NT, TN], ids=["NT", "TN"])
 @TF32
 @LATE
 @EVERY_MEMBER
-def test_every_member(run, contraction, structure, tf32, late):
-    """An edge that no block divides; places in the queue that are used again; zeros; rows of C that are aligned, and not."""
+def test_products_of_the_family_are_right(run, contraction, structure, tf32, late):
+    """With an edge that no block divides, places in the queue that are used again, zeros, and rows of C that are aligned or not."""
     run(contraction, structure, (257 + 64 * late,) * 3, batches=3, late=late, tf32=tf32, rows=(late, 1 - late))
     run(contraction, structure, (256,) * 3, late=late, tf32=tf32, clusters=2, pad=1)
 
 
 @pytest.mark.parametrize("mask", [TRIL, TRIU], ids=["lower", "upper"])
 @GRADIENTS
-def test_one_matrix_with_two_masks(run, contraction, mask):
-    """Each operand has its own part of it, so that it is packed twice."""
+def test_one_matrix_with_two_masks_is_packed_twice(run, contraction, mask):
+    """Each operand has its own part of the matrix."""
     for structure in (masked(mask, FULL, FULL), masked(FULL, mask, FULL)):
         run(contraction, structure, (150,) * 3, kind=20)
 
@@ -209,62 +210,64 @@ def test_one_matrix_with_two_masks(run, contraction, mask):
 @TF32
 @LATE
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_splits(run, contraction, tf32, late):
-    """Tiles whose k is summed in two or three parts, of a triangle and of a dense batch."""
+def test_splits_of_a_tile_are_added(run, contraction, tf32, late):
+    """The k of a tile is summed in two or three parts: of a triangle, and of a dense batch."""
     assert "10 tiles, 4 places" in run(contraction, LOWER, (641,) * 3, late=late, tf32=tf32, clusters=20, scales=1 + late)
     assert "18 tiles, 4 places" in run(contraction, DENSE, (257, 129, 700), batches=3, late=late, tf32=tf32, clusters=20)
-    assert "6 tiles, 1 places" in run(contraction, DENSE, (1030, 70, 520), late=late, tf32=tf32, clusters=4)  # what four leave of five
+    assert "6 tiles, 1 places" in run(
+        contraction, DENSE, (1030, 70, 520), late=late, tf32=tf32, clusters=4
+    )  # the fifth tile, for four clusters
 
 
 @LATE
 @EVERY_MEMBER
-def test_wide_blocks(run, contraction, structure, late):
+def test_wide_blocks_are_multiplied_at_their_scale(run, contraction, structure, late):
     run(contraction, structure, (200 + 100 * late,) * 3, late=late, wide=1, scales=3)
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_masks_of_several_words(run, contraction):
-    """More than 32 k-blocks, which are gone through from the middle on."""
+def test_wide_blocks_in_masks_of_several_words_are_found(run, contraction):
+    """More than 32 k-blocks, and the kernel begins in the middle of k."""
     run(contraction, DENSE, (64, 70, 2200), wide=1)
 
 
 @pytest.mark.parametrize("k", [2112, 4160, 8192])
-def test_long_sums_of_one_sign(run, k):
-    """Two chains, three and four. One total would be off by more than the bound at k = 8192: a rounding for each of 128 k-blocks."""
+def test_long_sums_of_one_sign_stay_within_the_bound(run, k):
+    """Two, three and four chains. A single total would exceed the bound at k = 8192, since it is rounded at each of 128 k-blocks."""
     run((NN, NT, TN)[k // 2000 % 3], DENSE, (64, 70, k), kind=5, late=k // 4096 % 2)
 
 
 @LATE
 @EVERY_MEMBER
-def test_chains(run_with_short_chains, contraction, structure, late):
-    """Rows and columns of C, aligned and not, with edges and without; tiles of one k-block more than chains have; wide blocks."""
+def test_chains_of_a_tile_are_added(run_with_short_chains, contraction, structure, late):
+    """C with aligned rows and without, with edges and without, tiles with one k-block more than a chain, and wide blocks."""
     for N, pad, wide in ((512, 0, 0), (321 + 64 * late, 1, 1)):
         run_with_short_chains(contraction, structure, (N,) * 3, late=late, pad=pad, wide=wide, clusters=1 + late)
 
 
 @LATE
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_chains_of_splits(run_with_short_chains, contraction, late):
-    """Splits of four to six k-blocks leave the sums of a chain in the workspace, and so then does every tile."""
+def test_chains_of_splits_are_added(run_with_short_chains, contraction, late):
+    """Splits of four to six k-blocks keep the sums of their chains in the workspace. Then all tiles keep them there."""
     assert "4 tiles, 1 places" in run_with_short_chains(contraction, LOWER, (512,) * 3, late=late, clusters=4)
     assert "4 tiles, 2 places" in run_with_short_chains(contraction, DENSE, (70, 257, 641), late=late, clusters=4)
     assert "6 tiles, 1 places" in run_with_short_chains(contraction, DENSE, (70, 70, 513), batches=3, late=late, clusters=6)
 
 
 @GRADIENTS
-def test_chains_of_two_products(run_with_short_chains, contraction):
+def test_chains_of_two_products_in_a_launch_are_added(run_with_short_chains, contraction):
     run_with_short_chains(contraction, LOWER, (330,) * 3, clusters=3, two=1)
 
 
 @EVERY_MEMBER
-def test_tf32_with_blocks_of_several_scales(run, contraction, structure):
+def test_tf32_blocks_of_several_scales_are_right(run, contraction, structure):
     run(contraction, structure, (330,) * 3, tf32=1, scales=3)
 
 
 @TF32
 @LATE
 @GRADIENTS
-def test_two_products_in_a_launch(run, contraction, tf32, late):
+def test_two_products_in_a_launch_are_right(run, contraction, tf32, late):
     run(contraction, LOWER, (400,) * 3, late=late, tf32=tf32, clusters=3, two=1, wide=1 - tf32)
     run(contraction, LOWER, (641,) * 3, tf32=tf32, clusters=40, two=1)
     run(contraction, LOWER, (300,) * 3, batches=3, late=late, tf32=tf32, clusters=3, two=1)
@@ -277,7 +280,7 @@ def test_what_needs_the_fallback_is_left_out(run, tf32):
 
 
 @LATE
-def test_small_rectangles(run, late):
+def test_small_rectangular_products_are_right(run, late):
     for sizes in ((1, 1, 1), (1, 201, 65), (300, 4, 20), (64, 128, 64), (129, 9, 1)):
         for contraction in (NN, NT, TN):
             run(contraction, DENSE, sizes, late=late, rows=(1, late))
@@ -289,8 +292,8 @@ BLOCK, TILE = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "
 
 
 @every_mask
-def test_every_mask(run, contraction, structure):
-    """One row left and a block less; wide blocks, blocks of several scales, places in the queue that are used again; TF32."""
+def test_every_mask_is_applied(run, contraction, structure):
+    """With one row in the last tiles, one block less, wide blocks, several scales, places in the queue that are used again, and TF32."""
     late = list(MASKED.values()).index((contraction, structure)) % 2
     options = {"batches": 1 + late, "late": late, "rows": (late, 1 - late), "pad": late}
     run(contraction, structure, sizes_for(structure, TILE + 1, BLOCK + 1), wide=1, scales=2, **options)
@@ -298,7 +301,7 @@ def test_every_mask(run, contraction, structure):
 
 
 @pytest.mark.parametrize("name", ["L X", "L U", "X X^T", "X^T X", "L L^T", "tril(X Y^T)"])
-def test_splits_of_other_masks(run, name):
+def test_splits_of_a_tile_are_added_for_other_masks(run, name):
     contraction, structure = MASKED[name]
     free = name in ("X X^T", "X^T X", "tril(X Y^T)")
     said = run(
@@ -313,13 +316,13 @@ def test_what_needs_the_fallback_is_left_out_of_other_masks(run):
 
 
 def test_a_product_is_left_out_while_its_splits_are_handed_out(run):
-    """Packing may report that a product needs the fallback when a later split of a tile has been taken, and the first one has not: that
-    one is left out, and must not be waited for."""
+    """Packing may report that a product needs the fallback after a later split of a tile has been taken, and before the first one is. The
+    first one is then left out, and the later one must not wait for it."""
     assert "20 tiles, 4 places" in run(NN, LOWER, (641,) * 3, batches=2, clusters=60, fallback=2)
 
 
 @TF32
-def test_a_stage_is_given_back_when_it_has_been_read(run, tf32):
-    """Where a warp that gives it back is behind all others, copies come at once, and products are done when they are waited for."""
+def test_a_stage_is_released_after_it_has_been_read(run, tf32):
+    """A warp that releases stages is behind all other warps, copies arrive at once, and products are late."""
     for warp in (0, 7):
         run(NN, LOWER, (513,) * 3, late=-2 * warp - 2, tf32=tf32, clusters=2)

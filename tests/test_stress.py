@@ -1,11 +1,10 @@
-"""Kernels whose warps are delayed at random compute the same bits: nothing relies on who comes first.
+"""Kernels whose warps are delayed at random compute the same bits: no result depends on which warp comes first.
 
-In a second build of the CUDA source every wrapper of the PTX section that waits, arrives, copies or commits sleeps first, or does not, as a
-hash of the clock, the warp and the CTA has it. So each role and each warp of it runs late at times, and it shows where one thread waits and
-others rely on that.
+In a second build of the CUDA source, every function of the PTX section that waits, arrives, copies or commits may sleep first. A hash of
+the clock, the warp and the CTA decides. So each warp of each role is late at times, and a missing barrier shows.
 
-How many CTAs share the k of a tile goes by how many the GPU holds at once, and that by the registers the compiler gives them, which are
-others where there are delays. So both builds count those that are sure to have room.
+The number of CTAs that share the k of a tile depends on how many clusters the GPU holds at once. That depends on registers, and a build
+with delays needs more of them. So both builds count clusters in a way that does not depend on registers (TRIL_MATMUL_STRESS).
 """
 
 import ast
@@ -46,9 +45,9 @@ __device__ inline void stress_delay() {
 }
 #endif
 """
-# What kernels call of cuda::ptx by its own name, and tells others something.
+# Functions of cuda::ptx that kernels call directly, and that synchronize threads.
 CALLED = ("cp_async_bulk_tensor", "mbarrier_try_wait_parity")
-# Instructions with which threads, or a thread and the copy engine or the tensor cores, tell each other something.
+# Instructions that synchronize threads with each other, with the copy engine or with the tensor cores.
 TELLING = (
     r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.(sync|red)|barrier\.cluster|wait_group"
     r"|const volatile|griddepcontrol\.wait|wgmma\.(fence|commit_group)"
@@ -57,7 +56,7 @@ WRAPPER = re.compile(r"^(DEVICE [^\n;{]*?\b(\w+)\([^{;]*\) \{)(.*?\}$)", re.MULT
 
 
 def delayed_ptx(section):
-    """The PTX section with delays, and the names of the wrappers that have them."""
+    """The PTX section with delays, and the names of the functions that have them."""
     late = []
 
     def delay(found):
@@ -71,7 +70,7 @@ def delayed_ptx(section):
 
 
 def source_of(text, delays):
-    """The file up to its extension module, with delays or not: the operator, which a process has once, is not defined anew."""
+    """The text of model_new.py up to its extension module, with delays or without. A process may define the operator only once."""
     if delays:
         section = cuda_sections()["_CUDA_PTX"]
         assert text.count(section) == 1
@@ -85,11 +84,11 @@ def source_of(text, delays):
 
 @pytest.fixture(scope="module")
 def builds():
-    """The extension modules, without delays and with them; some 30 s on 16 cores each, once."""
+    """The extension modules without delays and with delays. Each takes 30 s to build on 16 cores, once."""
     return [execute(source_of(SOURCE.read_text(), delays))["_EXTENSION"] for delays in (False, True)]
 
 
-# ---- What is computed with it. ---------------------------------------------------------------------------------------
+# ---- Products in both builds. ----------------------------------------------------------------------------------------
 
 
 def plain(A, B, G):
@@ -97,24 +96,24 @@ def plain(A, B, G):
 
 
 def outliers(A, B, G):
-    """float32: blocks that are wide, and elements too small for a pair of float16."""
+    """float32: makes some blocks wide, and some elements too small for a pair of float16."""
     for V in (A, B, G):
         V[..., -3, 1] = 1e-6
         V[..., -2, 0] = V[..., -1, 3] = 1e-10
 
 
 def decades(A, B, G):
-    """float32: what pairs of float16 cannot hold."""
+    """float32: makes operands that pairs of float16 cannot represent."""
     A.mul_(torch.logspace(-8, 8, A.shape[-1], device=A.device, dtype=A.dtype))
 
 
 def infinity(A, B, G):
-    """Sums that are computed again."""
+    """Makes sums that are not finite, which are computed again."""
     A[..., -1, 2] = G[..., -2, 1] = torch.inf
 
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
-CASES = [  # dtype, N or (K, M, N), the batch, what is done to the operands, TF32
+CASES = [  # (dtype, N or (K, M, N), batch, what changes the operands, whether TF32 is allowed)
     *((HALF, N, (), plain, False) for N in (3585, 4097, 6145, 3600, 2305, 1857, 1300)),
     *((HALF, N, (b,), plain, False) for b, N in ((4, 2049), (16, 800), (256, 300))),
     *((HALF, shape, (), plain, False) for shape in ((200, 1700, 2100), (70, 2600, 3100), (4200, 640, 700), (1100, 900, 800))),
@@ -171,10 +170,10 @@ def test_delays_change_no_bit(model, builds, monkeypatch, case):
                     assert_bitwise(result, ordinary[name][0], f"{function.__name__}, {way}, {name}, delayed call {number}")
 
 
-# ---- That the delays are where they belong. --------------------------------------------------------------------------
+# ---- The places of the delays. ---------------------------------------------------------------------------------------
 
 
-def test_every_wrapper_that_tells_others_something_is_delayed():
+def test_every_function_that_synchronizes_is_delayed():
     section = cuda_sections()["_CUDA_PTX"]
     text, late = delayed_ptx(section)
     assert len(late + [*CALLED]) >= 20 and len(late) == len(set(late)), f"only {sorted(late)} were found"
@@ -182,7 +181,7 @@ def test_every_wrapper_that_tells_others_something_is_delayed():
     assert len(re.findall(rf"^[^\n]*({TELLING})", told, re.MULTILINE)) >= len(late) == text.count("stress_delay();")
     others = "\n".join(text for name, text in cuda_sections().items() if name != "_CUDA_PTX")
     others = re.sub(r"#if defined\(TRIL_MATMUL_RACECHECK\).*?#else", "", others, flags=re.DOTALL)  # which is not compiled here
-    silent = {"fence_proxy_async", "mbarrier_init", "get_sreg_clusterid_x"}  # what tells nobody anything
+    silent = {"fence_proxy_async", "mbarrier_init", "get_sreg_clusterid_x"}  # these do not synchronize threads
     assert set(re.findall(r"ptx::(\w+)\(", others)) == {*CALLED, *silent}
 
 

@@ -49,7 +49,7 @@ def run(model, tmp_path_factory):
 
 @pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_sizes_and_layouts(run, contraction, structure, late):
+def test_products_of_any_size_and_layout_are_right(run, contraction, structure, late):
     for N, at_once, pad in ((70, 92, 2), (140, 2, 1), (132, 92, 0))[: 2 + (structure == LOWER)]:
         for x_by_rows, y_by_rows in ((1, 1), (0, 0)) if late else ((0, 1), (1, 0)):
             run(
@@ -67,46 +67,46 @@ def test_sizes_and_layouts(run, contraction, structure, late):
 
 @pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_batches(run, contraction, structure, late):
+def test_batches_are_right(run, contraction, structure, late):
     for N, batches, at_once in ((33, 3, 92), (68, 3, 1), (130, 2, 92)):
         run(contraction, structure, (N, N, N), batches=batches, at_once=at_once, late=late)
 
 
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_small_sizes(run, contraction, structure):
+def test_small_products_are_right(run, contraction, structure):
     for number, N in enumerate((1, 2, 31, 63, 65)):
         run(contraction, structure, (N, N, N), late=number % 2, pad=number % 3, x_by_rows=number % 2, kind=4 * (number == 3))
 
 
 @pytest.mark.parametrize(("contraction", "structure", "N"), [(NN, LOWER, 448), (NT, UPPER, 449), (TN, LOWER, 500), (TN, DENSE, 384)])
-def test_sizes_that_a_gpu_computes_so(run, contraction, structure, N):
+def test_sizes_that_this_kernel_serves_are_right(run, contraction, structure, N):
     run(contraction, structure, (N, N, N), late=1)
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_rectangles(run, contraction):
+def test_rectangular_products_are_right(run, contraction):
     for sizes in ((65, 130, 400), (200, 64, 7), (64, 70, 900)):
         for late in (0, 1):
             run(contraction, DENSE, sizes, late=late)
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
-def test_long_sums_of_one_sign(run, contraction):
-    """One total would be off by more than the bound: a rounding for each 32 of k."""
+def test_long_sums_of_one_sign_stay_within_the_bound(run, contraction):
+    """A single total would exceed the bound, since it is rounded at every 32 k."""
     run(contraction, DENSE, (64, 64, 8192), kind=5, at_once=1)
     run(contraction, DENSE, (64, 64, 8100), kind=5, late=1)
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_what_is_summed_again(run, contraction, structure, kind):
+def test_sums_beyond_tf32_are_summed_again(run, contraction, structure, kind):
     run(contraction, structure, (100, 100, 100), kind=kind, late=1)
 
 
 @every_mask
-def test_every_mask(run, contraction, structure):
-    """An edge that no block divides, tiles that CTAs share and ones that they do not, a batch; and what is summed again. Once with what
-    the operands do not have finite: a NaN that is read would be found out, and the sums made again."""
+def test_every_mask_is_applied(run, contraction, structure):
+    """An edge that no block divides, tiles that CTAs share, tiles that they do not share, a batch, and an Inf. In the first product the
+    elements outside the masks are finite: the exact path would repair the sums if they were NaN."""
     edge, k_block = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SPLIT_TF32", "kSplitTf32BlockK")
     run(contraction, structure, sizes_for(structure, 2 * edge + 4, edge), late=1, x_by_rows=0, pad=2, c_pad=1, kind=7)
     run(contraction, structure, sizes_for(structure, edge + 1, 3 * edge + k_block), batches=2, at_once=1, y_by_rows=0)
