@@ -84,13 +84,13 @@ def get_inputs():
 """
 
 
-def run(capsys, tmp_path, reference, solution, *options):
+def run(capsys, tmp_path, reference, solution, *options, timing=False):
     """(exit status, stdout, stderr) of the judge. `solution`: what stands in the class ModelNew(Model), or replaces it."""
     paths = {"--reference": tmp_path / "reference.py", "--solution": tmp_path / "solution.py"}
     paths["--reference"].write_text(reference)
     paths["--solution"].write_text(solution)
     argv = [str(each) for pair in paths.items() for each in pair]
-    status = check.main([*argv, "--device", "cpu", "--seed", "1", "--no-timing", *options])
+    status = check.main([*argv, "--device", "cpu", "--seed", "1", *([] if timing else ["--no-timing"]), *options])
     return status, *capsys.readouterr()
 
 
@@ -228,6 +228,17 @@ class ModelNew(Model):
 """
     status, out, err = run(capsys, tmp_path, PLAIN, solution)
     assert status == 0, out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("result", ["self.weight", "self.weight[1:]", "(x, self.weight + x)", "x.T", "x[0].expand(4, 50)", "x[:0]"])
+def test_a_result_may_be_what_the_module_or_its_caller_keeps(result, capsys, tmp_path):
+    """The judge leaves NaN where it takes a result. Elements may share memory, and there may be none."""
+    reference = WEIGHT.replace("return torch.tanh(x * self.weight)", f"return {result}")
+    status, out, err = run(capsys, tmp_path, reference, SAME, timing=True)
+    assert status == 0, out + err
+    status, out, err = run(capsys, tmp_path, WEIGHT, f"class ModelNew(Model):\n    def forward(self, x):\n        return {result}\n")
+    assert status == 1, out + err
 
 
 @pytest.mark.usefixtures("few")
