@@ -7,6 +7,7 @@ times calls at --size in turns with the reference's, by a clock of its own, and 
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
+    python check.py --reference r.py --solution s.py    a solution of any KernelBench problem, whose reference is r.py
     python check.py --size 256 --no-timing              ten seconds on a small machine
 
 Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
