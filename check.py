@@ -532,7 +532,10 @@ class Contender(contextlib.ExitStack):
             os.write(warden, b"%d\n" % self.process.pid)
         other.close()  # so that the channel tells of an end
         # An exec tells of itself before the new process is dumpable, which the judge is not: till then it takes root to open its memory.
-        any(os.access(f"/proc/{self.process.pid}/mem", os.W_OK) or time.sleep(1e-3) for _ in range(int(STOPPING / 1e-3)))
+        for _ in range(int(STOPPING / 1e-3)):
+            if os.access(f"/proc/{self.process.pid}/mem", os.W_OK):
+                break
+            time.sleep(1e-3)
         self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # while nothing has closed it
         self.callback(os.close, self.memory)
 
@@ -548,9 +551,12 @@ class Contender(contextlib.ExitStack):
         """Waits until the child and all its descendants, who get the same signal, stand still; none can undo it."""
         self.send(signal.SIGSTOP)
         end = time.process_time() + STOPPING  # while the whole machine stands, which nobody can obey, the judge works as little
-        rounds = itertools.takewhile(lambda _: time.process_time() < end, range(int(STOPPING / 5e-4)))  # of 0.5 to 1 ms
-        if not any(self.stands() or time.sleep(4e-4) for _ in rounds):
-            raise self.fault("'s process does not stand still when it is stopped")
+        rounds = int(STOPPING / 5e-4)  # of 0.5 to 1 ms
+        while not self.stands():
+            rounds -= 1
+            if rounds < 0 or time.process_time() > end:
+                raise self.fault("'s process does not stand still when it is stopped")
+            time.sleep(4e-4)
         self.relay()
 
     def stands(self):
@@ -729,13 +735,53 @@ EXAMPLES = 3  # of one finding
 ALL_MISSING = 20  # calls that fail since the machine lacks something, before a solution cannot be judged
 
 
+class Report:
+    """What is found of a solution: printed at once, and kept for --json. What is being done goes to standard error."""
+
+    def __init__(self, problem):
+        self.problem, self.begun = problem, time.perf_counter()
+        self.rows, self.checks, self.timings = [], [], {}  # of calls, of all else, of the modes that are timed
+        self.findings = {}  # what is wrong, one of each kind
+
+    def progress(self, what):
+        tell(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
+
+    def check(self, name, verdict, detail):
+        self.checks.append({"name": name, "verdict": verdict, "detail": detail})
+        if verdict == "WRONG":
+            self.findings.setdefault(name, detail)
+        print(f"{verdict:<6} {name}: {detail}")
+
+    def table(self):
+        if not self.rows:
+            return
+        line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
+        print("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
+        for name in (n + suffix for suffix in MODES.values() for n in self.problem.input_order):
+            if rows := [row for row in self.rows if row["input"] == name]:
+                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
+                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
+                numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
+                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
+                unjudged = sum(row.get("unjudged", 0) for row in rows)
+                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
+                verdict += f" ({unjudged} elements may overflow)" if unjudged else ""
+                ties = sum(row.get("ties", 0) for row in rows)
+                verdict += f" ({ties} elements at ties)" if ties else ""
+                print(line(name, len(rows), largest, *numbers, verdict))
+                for detail in wrong[:EXAMPLES]:
+                    print(f"    {detail}")
+                if len(wrong) > EXAMPLES:
+                    print(f"    ... and {len(wrong) - EXAMPLES} more")
+        print(f"{self.problem.footnote}\n")
+
+
 class Run:
-    """One solution and one reference. What is found is printed at once and kept for --json; what is being done, on stderr."""
+    """One solution and one reference: what is asked of these, and what their answers are worth."""
 
     random = property(lambda self: random.Random(hashlib.sha256(f"{self.seed}/{next(self.draws)}".encode()).digest()))
 
     def __init__(self, options):
-        self.rows, self.checks, self.findings, self.timings, self.begun = [], [], {}, {}, time.perf_counter()  # a finding of each kind
         self.options = options
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
@@ -743,6 +789,7 @@ class Run:
         self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False  # a hash each: none tells of others
         self.seed_of_constructors, self.reference_limit = self.random.getrandbits(63), LOADING * options.timeout
         self.problem = PROBLEMS[options.problem](self)
+        self.report = Report(self.problem)
         self.wait = torch.get_device_module(self.device).synchronize
 
     def share(self):
@@ -768,36 +815,6 @@ class Run:
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             if time.perf_counter() > deadline:
                 raise CannotRun(f"{self.device} is at work while no call is answered: by the solution, or by others")
-
-    # ---- The report. ----
-
-    def progress(self, what):
-        tell(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
-
-    def check(self, name, verdict, detail):
-        self.checks.append({"name": name, "verdict": verdict, "detail": detail})
-        if verdict == "WRONG":
-            self.findings.setdefault(name, detail)
-        print(f"{verdict:<6} {name}: {detail}")
-
-    def table(self):
-        if not self.rows:
-            return
-        line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
-        print("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
-        for name in (n + suffix for suffix in MODES.values() for n in self.problem.input_order):
-            if rows := [row for row in self.rows if row["input"] == name]:
-                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
-                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
-                numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
-                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
-                unjudged = sum(row.get("unjudged", 0) for row in rows)
-                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
-                verdict += f" ({unjudged} elements may overflow)" if unjudged else ""
-                print(line(name, len(rows), largest, *numbers, verdict))
-                for detail in [*wrong[:EXAMPLES], *[f"... and {len(wrong) - EXAMPLES} more"] * (len(wrong) > EXAMPLES)]:
-                    print(f"    {detail}")
-        print(f"{self.problem.footnote}\n")
 
     # ---- Requests. ----
 
@@ -945,7 +962,7 @@ def judge_values(run):
     calls = problem.calls_to_judge()
     kept, made = {}, 0  # the first results of calls that are made twice, and how many were
     missing = []  # what the first calls did not find on this machine
-    run.progress(f"judging {len(calls)} calls on fresh inputs")
+    run.report.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
             problem.enter(group)
@@ -964,23 +981,23 @@ def judge_values(run):
                     for result in results:
                         if at := first_difference(results[result], first[result]):
                             wrong = wrong or problem.other_bits(f"two calls with the same inputs differ at {result}{at}")
-                if call.missing and len(missing) == len(run.rows):
+                if call.missing and len(missing) == len(run.report.rows):
                     missing.append(call.missing)
-                run.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
+                run.report.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
                 if wrong:
-                    run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
+                    run.report.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
             answers = references = results = reference = None
             torch.cuda.empty_cache()  # of a GPU: sizes differ, and the contenders want what the judge's cache keeps of the last ones
-            if len(missing) == len(run.rows) >= ALL_MISSING:
+            if len(missing) == len(run.report.rows) >= ALL_MISSING:
                 break
-        if missing and len(missing) == len(run.rows):  # in each call, while nothing was computed
-            wrong = run.rows[0]["detail"].removeprefix("the solution raises ")
-            run.rows.clear()
-            run.findings.clear()
+        if missing and len(missing) == len(run.report.rows):  # in each call, while nothing was computed
+            wrong = run.report.rows[0]["detail"].removeprefix("the solution raises ")
+            run.report.rows.clear()
+            run.report.findings.clear()
             raise cannot_be_judged(run.solution.path, missing[0], wrong)
     finally:
-        run.table()
-    if not run.findings:
+        run.report.table()
+    if not run.report.findings:
         if not made:
             raise CannotRun("no call was made twice")
         problem.finish(made)
@@ -988,21 +1005,21 @@ def judge_values(run):
 
 def report_the_simplest_failure_first(run):
     """Looks for a simple call that fails. Where there is none, the simplest case that was met comes first."""
-    wrong = [row for row in run.rows if row["detail"]]
+    wrong = [row for row in run.report.rows if row["detail"]]
     if not wrong:
         return
     simplest = min(wrong, key=run.problem.simplicity)
     name, detail = f"{simplest['input']} inputs", f"{simplest['size']}: {simplest['detail']}"
-    run.progress("looking for the simplest case that is wrong")
+    run.report.progress("looking for the simplest case that is wrong")
     for call in run.problem.simple_calls(simplest):
         references, took = run.request(run.reference, [call])
         answers, _ = run.request(run.solution, [call], took)
         if found := run.examine(call, answers[0], references[0]):
             name, detail = f"{call.row_name} inputs", f"{call.label}: {found}"
-            run.rows.append({"input": call.row_name, "size": call.label, "detail": found, **call.row})
+            run.report.rows.append({"input": call.row_name, "size": call.label, "detail": found, **call.row})
             break
-    others = {what: told for what, told in run.findings.items() if what != name}
-    run.findings = {name: detail} | others
+    others = {what: told for what, told in run.report.findings.items() if what != name}
+    run.report.findings = {name: detail} | others
 
 
 def judge_inference_mode(run):
@@ -1015,7 +1032,7 @@ def judge_inference_mode(run):
                 raise Wrong("calls in inference_mode", f"{call.label}: {wrong}")
             vars(call).pop("inputs", None)
     if calls:
-        run.check("calls in inference_mode", "ok", f"{len(calls)} calls")
+        run.report.check("calls in inference_mode", "ok", f"{len(calls)} calls")
 
 
 # ==== 5. The judgement: time ====
@@ -1036,10 +1053,12 @@ def ratio(timing):
     """The ratio in words, or that there is none: a copy of the reference would not get 1 either."""
     if timing["noisy"]:
         return "too noisy to time: other processes are using the processor"
-    bound = timing["lower_bound"] and not timing["slower"]
-    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
     number = f"{timing['ratio']:.2f}" if timing["ratio"] >= 0.1 else f"{timing['ratio']:.2g}"  # never 0.00
-    return f"{'at least ' * bound}{number}x" + ", slower" * timing["slower"] + unknown
+    if timing["slower"]:
+        return f"{number}x, slower"
+    if not timing["lower_bound"]:
+        return f"{number}x"
+    return f"at least {number}x" + (", which leaves open whether it is faster" if timing["ratio"] < 1 else "")
 
 
 class Stopwatch:
@@ -1049,7 +1068,7 @@ class Stopwatch:
 
     def __init__(self, run, mode):
         """Times the reference, before a line of the solution has run and could slow it down."""
-        run.progress(f"timing the reference, {mode}")
+        run.report.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
         sample = run.problem.sample(mode)
@@ -1136,11 +1155,13 @@ class Stopwatch:
 
     def judge(self):
         run, what = self.run, TIMED[self.mode]
-        run.progress(f"timing, {what}")
-        times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
+        run.report.progress(f"timing, {what}")
+        times = run.report.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
         if run.options.seed is not None or times["noisy"]:  # who knew the seed could have prepared
             times["ratio"] = None
-        run.check(f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element")
+        run.report.check(
+            f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+        )
         for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
             mine, inside = times[who], times[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
@@ -1186,7 +1207,7 @@ def parse(argv):
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="any: another value for a constant of the reference's file")
     add("--dtype", choices=list(DTYPES), help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] * torch.cuda.is_available()
+    gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
     add("--device", type=device_name, choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
@@ -1227,7 +1248,7 @@ def constants_of(texts):
 
 def begin(run, stack, who, texts, **others):
     """Has a contender load its text."""
-    run.progress(f"loading the {who}")
+    run.report.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
     builds = folder_of_builds(texts[who])
     contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, builds=builds, **others))
@@ -1237,7 +1258,7 @@ def begin(run, stack, who, texts, **others):
     told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
     run.guard = told["guard"]  # no file has been loaded, nobody lies
     for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
-        run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
+        run.report.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     if who == "solution":
         reference = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
         contender.ask("expose", LOADING * run.options.timeout, **reference, classes=classes)
@@ -1252,7 +1273,7 @@ def begin(run, stack, who, texts, **others):
         run.reference_class = found
     print(f"{who:<10}{printable(contender.path)}: {found}")
     if contender.printed:
-        run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
+        run.report.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
         contender.printed = b""
 
 
@@ -1264,7 +1285,7 @@ def judge(run, texts):
         folder = tempfile.mkdtemp(prefix="check-")  # the warden removes it and ends both groups, when the judge has ended or is done
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        kept = {"warden": warden.stdin.fileno(), "folder": folder, "ends_by": run.begun + run.options.within}
+        kept = {"warden": warden.stdin.fileno(), "folder": folder, "ends_by": run.report.begun + run.options.within}
         if run.problem.measures_first:
             with contextlib.ExitStack() as first:
                 run.references_slab = Slab(run.device, 1 << 21)
@@ -1279,7 +1300,7 @@ def judge(run, texts):
                 run.request(run.reference, [call])
                 run.gradients = True
         except CannotRun as reason:
-            run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
+            run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
             begin(run, stack, "solution", texts, others=[warden.pid, run.reference.process.pid], **kept)
@@ -1288,17 +1309,17 @@ def judge(run, texts):
             report_the_simplest_failure_first(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
-            if not run.findings:
+            if not run.report.findings:
                 judge_inference_mode(run)
             run.solution.examine_settings(run.solution.ask("settled", run.options.timeout))
         except Wrong as wrong:
-            run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
+            run.report.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
         except (OSError, RuntimeError, MemoryError) as reason:
-            if not run.findings:
+            if not run.report.findings:
                 raise
-            run.check("running", "note", f"{reason}; nothing more is judged")
+            run.report.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution.printed:
-            run.check("standard output", "WRONG", f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}")
+            run.report.check("standard output", "WRONG", f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}")
 
 
 def referee(options):
@@ -1326,16 +1347,24 @@ def referee(options):
     print(run.problem.title)
     print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
-    seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
+    seconds, calls = (
+        time.perf_counter() - run.report.begun,
+        len(run.report.rows) + sum(times["solution"]["calls"] for times in run.report.timings.values()),
+    )
     told = sentence(run, calls)
     print(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
-    status = int(bool(run.findings))
+    status = int(bool(run.report.findings))
     if options.json:
         record = {"problem": options.problem, "dims": run.problem.label, "options": vars(options), "device": name}
         record["torch"] = torch.__version__
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
         record |= {"guard": run.guard, "verdict": ("ok", "wrong")[status], "sentence": told, "calls": calls, "seconds": seconds}
-        record |= {"ratio": run.timings.get("forward", {}).get("ratio"), "rows": run.rows, "checks": run.checks, "timings": run.timings}
+        record |= {
+            "ratio": run.report.timings.get("forward", {}).get("ratio"),
+            "rows": run.report.rows,
+            "checks": run.report.checks,
+            "timings": run.report.timings,
+        }
         record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
         try:
             with open(f"{options.json}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
@@ -1351,22 +1380,23 @@ def referee(options):
 
 def sentence(run, calls):
     """What was found, for somebody who reads nothing else."""
-    name, findings = printable(os.path.basename(run.options.solution)), run.findings
+    name, findings = printable(os.path.basename(run.options.solution)), run.report.findings
     for what, detail in findings.items():
-        told = f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
+        told = f"WRONG: {name} is convicted. {what}: {detail}"
+        told += f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
         return told + (f" Hint: {told_by}." if (told_by := run.problem.hint()) else "")
     if not calls:
         raise CannotRun("no call was judged")
     told = f"all holds: {name} {run.problem.claim} in all of {calls} calls with inputs of their own"
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
-    if not (times := run.timings.get("forward")):
+    if not (times := run.report.timings.get("forward")):
         return f"{told}; its time was not measured"
     if times["noisy"]:
         return f"{told}; at {run.problem.label} it is {ratio(times)}"
     told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
     if times["ratio"] is None:
         return f"{told}; with --seed, which repeats a run, no ratio is certified"
-    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if run.gradients else "")
+    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.report.timings['gradients'])})" if run.gradients else "")
 
 
 def main(argv=None):
@@ -1383,7 +1413,8 @@ def main(argv=None):
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
     except (OSError, RuntimeError, MemoryError) as reason:  # CannotRun; no file more, no such driver, no memory, no factorization
-        status, why = 2, f"{reason}" + "; a smaller --size may fit" * ("memory" in str(reason))
+        status, why = 2, str(reason)
+        why += "; a smaller --size may fit" if "memory" in why else ""
     except Exception:  # status 1 is a verdict, and this is none
         traceback.print_exc()
         status, why = 2, "the judge itself failed, and nothing is said about the solution"

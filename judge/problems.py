@@ -449,7 +449,7 @@ class Products:
 
     def hint(self):
         """What may be the cause of what was found, and what can be done."""
-        options, rows, hints = self.run.options, self.run.rows, []
+        options, rows, hints = self.run.options, self.run.report.rows, []
         wrong = [row for row in rows if row["detail"]]
         if not wrong:
             return ""
@@ -471,7 +471,7 @@ class Products:
     def finish(self, made):
         if not made:
             raise CannotRun("no call was made twice")
-        self.run.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
+        self.run.report.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
 
 
 # ==== 3. Any problem ====
@@ -560,7 +560,7 @@ class Anything:
         self.fits = told.get("fits") is True
         if not self.fits and self.state and not self.has_solution:
             told = "the solution's have other names or shapes: they are what its constructor makes of the same seed"
-            self.run.check("parameters", "note", told)
+            self.run.report.check("parameters", "note", told)
         self.has_solution = True
 
     def measure(self):
@@ -758,7 +758,7 @@ class Anything:
 
     def hint(self):
         """What may be the cause of what was found."""
-        wrong = [row["input"] for row in self.run.rows if row["detail"]]
+        wrong = [row["input"] for row in self.run.report.rows if row["detail"]]
         if wrong and all(name.endswith(", gradients") for name in wrong):
             return "each forward call is right, and gradients are judged with --gradients alone"
         if wrong and all(name.endswith(", eval") for name in wrong):
@@ -771,18 +771,22 @@ class Anything:
         """Notes of what was found besides."""
         run = self.run
         if self.has_other_bits:
-            run.check("the same bits for the same inputs", "note", "not always, but each result was within what is allowed")
+            run.report.check("the same bits for the same inputs", "note", "not always, but each result was within what is allowed")
         if self.unused:
             reasons = {why: [name for name, each in self.unused.items() if each == why] for why in self.unused.values()}
             told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
-            run.check("hard variants", "note", f"not used, or not always: {told}")
+            run.report.check("hard variants", "note", f"not used, or not always: {told}")
         if self.without_truth:
-            run.check("truth", "note", "the reference does not run in float64: its own results are the truth")
+            run.report.check("truth", "note", "the reference does not run in float64: its own results are the truth")
         if self.always_the_same:
-            run.check("inputs", "note", "get_inputs() always returns the same: each call has them multiplied by random numbers about 1")
+            run.report.check(
+                "inputs", "note", "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
+            )
         if self.tied:
-            run.check("ties", "note", f"{self.tied} elements differ where roundings of the inputs would change the result as well")
-        run.check("not promised", "note", "other shapes than the file's, other values than those drawn, more digits than the tolerance")
+            run.report.check("ties", "note", f"{self.tied} elements differ where roundings of the inputs would change the result as well")
+        run.report.check(
+            "not promised", "note", "other shapes than the file's, other values than those drawn, more digits than the tolerance"
+        )
 
 
 PROBLEMS = {name: functools.partial(Products, product=product) for name, product in measures.PROBLEMS.items()}

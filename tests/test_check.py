@@ -103,7 +103,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
 
     def until_convicted(run, calls):
         """No more calls, once what the first line names is found."""
-        wanted = lambda: any((finding or "") in f"{what}: {detail}" for what, detail in run.findings.items())  # noqa: E731
+        wanted = lambda: any((finding or "") in f"{what}: {detail}" for what, detail in run.report.findings.items())  # noqa: E731
         return itertools.takewhile(lambda _: verdict != "WRONG" or not wanted(), groups(run, calls))
 
     monkeypatch.setattr(check.Run, "groups", until_convicted)
@@ -576,7 +576,7 @@ def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkey
     """Where the judge's own GPU, or CPU, had no memory left, a solution that it had convicted had no verdict."""
 
     def found(run):
-        run.findings |= {"normal inputs": "8: wrong"} if wrong else {}
+        run.report.findings |= {"normal inputs": "8: wrong"} if wrong else {}
         if who in LACKS:
             raise LACKS[who]
         check.Run.take(run, run.solution, types.SimpleNamespace(), {}, {"no_memory": "out of memory"})
