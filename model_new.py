@@ -2766,57 +2766,65 @@ void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__nv
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ----
 #
-# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any contraction, and their
-# metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
+# Takes float32 matrices of any strides. Produces packed blocks: 64 x 64 elements as float16 hi and lo, in the order in
+# which wgmma reads shared memory. Each block also has metadata: the factor that undoes its scale, and its outliers. The
+# scale is a power of two that brings the largest element of the block just below 65520, where float16 ends. One packed
+# matrix serves all three contractions, since wgmma reads K-major and MN-major operands.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
-// hi, then lo
+// A packed block is an operand tile of hi and one of lo. TF32 has no lo.
 HOST_DEVICE constexpr int64_t block_bytes(bool allow_tf32) { return (allow_tf32 ? 1 : 2) * kOperandBytes; }
-constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
+constexpr int kMaxOutliers = 14;   // per block; a block with more of them makes its product fall back
 
-// An element too small for its block's scale: zero in the operand tile.
+// An element that is too small for the scale of its block. The operand tile holds a zero in its place.
 struct Outlier {
   uint16_t row, col;
   float value;
 };
 
-struct alignas(16) BlockHead {   // copied with the block
-  float unscale;    // the element is (hi + lo residual) times this
-  float residual;   // 2^-11 if the block is wide, else 1
-  int outliers;
-  int none;   // zero, but copied, too
+// The part of the metadata that is copied to shared memory with the block.
+struct alignas(16) BlockHead {
+  float unscale;    // an element is (hi + lo * residual) * unscale
+  float residual;   // 2^-11 if the block is wide, otherwise 1
+  int outliers;     // number of outliers, which may exceed kMaxOutliers
+  int none;         // zero; fills the 16 bytes of a bulk copy
 };
 struct alignas(128) BlockMetadata {
   BlockHead head;
-  Outlier outlier[kMaxOutliers];
+  Outlier outlier[kMaxOutliers];   // sorted by row, then by column
 };
 static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
 
-// An operand's packed matrices, one a product of the batch or one for all: all blocks, row by row, or, if triangular, the lower ones.
+// The packed matrices of an operand: one matrix per product of the batch, or one that all products share. The blocks of
+// a matrix are stored row by row. A triangular matrix has only the blocks on and below its diagonal.
 struct Packed {
-  const float* source;
-  int64_t row_stride, col_stride;
-  int rows, cols;   // in elements
-  int triangular;
-  int block_cols;
+  const float* source;              // the first matrix in the user's memory
+  int64_t row_stride, col_stride;   // in elements
+  int rows, cols;                   // in elements
+  int triangular;                   // 1: lower triangular
+  int block_cols;                   // blocks in a row of blocks
   int matrices;
-  int blocks_each;
+  int blocks_each;                  // blocks per matrix
   uint8_t* blocks;
-  BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // a mask for each row of blocks: see mask_words
-  uint32_t* wide_by_col;
+  BlockMetadata* metadata;          // one per block
+  uint32_t* wide_by_row;            // one mask per row of blocks: see mask_words
+  uint32_t* wide_by_col;            // one mask per column of blocks
 };
 
+// The index of the packed matrix that a product of the batch reads.
 DEVICE int find_matrix(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
-// From its matrix's first block on.
+// The index of block (r, c), counted from the first block of its matrix.
 DEVICE int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// Of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
+// The number of 32-bit words in the mask of a line (a row or a column) of blocks. The first word is not zero if a block
+// of the line has outliers. The following words have one bit per block, which is set if the block is wide.
 HOST_DEVICE int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
+
+// The address of the mask of a line.
 DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
                 : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
@@ -2824,13 +2832,15 @@ DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line
 
 // ---- Packing: the way back to float32.
 
-// Adds sums to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
+// Undoes the scales of two blocks in the sums of their product, and adds the sums to the totals. If y_unscale is 0, the
+// block of Y does not exist: the sums may hold anything, and nothing is added.
 DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* total) {
   const float scale = x_unscale * y_unscale;
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
   } else if (y_unscale != 0.0f) {
-    // One by one, the larger first: else sums of denormals are rounded to multiples of 2^-149 before they grow
+    // The product of the two factors is not a normal number, so they are applied one by one. The larger factor comes
+    // first. In the other order, small sums would be rounded to multiples of 2^-149 before they grow.
     UNROLL for (int u = 0; u < 32; ++u)
       total[u] = fmaf(sums[u] * fmaxf(x_unscale, y_unscale), fminf(x_unscale, y_unscale), total[u]);
   }
@@ -2839,61 +2849,67 @@ DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* 
 
 _CUDA_PACKING = r"""
 // [begin pairs product]
-// ---- Packing: what its kernel, the product's and the one behind are given.
+// ---- Packing: the arguments of pack_blocks, tile_product and fixup_kernel.
 
 struct Fp16x3Product {
   Product p;
-  Packed x, y;              // X and Y, or transposed: see k_is_row
-  int x_blocks, y_blocks;   // to pack
-  unsigned long long* progress;
-  uint64_t launch;       // its number
-  Control* controls;     // of each product
-  int words;             // from controls on, which packing's first CTA resets
-  const Control* kept;   // of operands packed before; or null
+  Packed x, y;                    // rows are lines and columns are k, or the reverse: see k_is_row
+  int x_blocks, y_blocks;         // blocks that pack_blocks packs; 0 if the operand is packed already
+  unsigned long long* progress;   // the launch's number and its Progress bits
+  uint64_t launch;                // the launch's number
+  Control* controls;              // one per product of the batch
+  int words;                      // 32-bit words, from `controls` on, that pack_blocks sets to zero
+  const Control* kept;            // the Controls of operands that an earlier launch packed, or null
   SplitTiles split_tiles;
   TileQueue queue;
-  int* finished_splits;      // of each 64 x 256 of each C: splits that have left their sums
-  int* next_fixup_tile;      // of fixup_kernel's queue
-  float* partial_sums;   // of all splits but each tile's last
-  float* chain_sums;     // of each CTA: of its tile's chains so far; null: those are in C
+  int* finished_splits;           // one per 64 x 256 part of each C: how many splits have stored their sums
+  int* next_fixup_tile;           // the counter of fixup_kernel's queue
+  float* partial_sums;            // the sums of all splits but the last one of each tile
+  float* chain_sums;              // one part per CTA: the sums of earlier chains of its tile. null: C holds these sums
 };
 
-// ---- Packing: an operand's blocks, by line (row block of X, column block of Y) and k-block.
+// ---- Packing: the blocks of an operand, found by line (row block of X, column block of Y) and k-block.
 
 DEVICE int num_line_blocks(const Fp16x3Product& args, Operand operand) {
   return ceil_div(operand == kX ? args.p.m : args.p.n, kBlock);
 }
 
+// Whether an operand has a block at `line` and k. k is a k-block of the product.
 DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int k) {
   return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
 }
 
+// The index of that block, counted from the first block of its matrix.
 DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
   const Packed& packed = operand == kX ? args.x : args.y;
   return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 // [end pairs product]
 
-// ---- Packing: one block.
-
-constexpr int kPackers = 256;   // threads
-
 // ---- Packing: float32 as pairs of float16.
 
-// x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
-// lose some: then the block is wide, and its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would be
-// denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (more: docs/kernel.md).
+constexpr int kPackers = 256;   // threads per CTA of pack_blocks
+
+// A scaled element is split into hi + lo. hi is the nearest float16, and lo is the float16 nearest to the remainder.
+// Together they hold 22 bits. float16 ends at 2^-24, so scaled elements below 2^-3 may lose bits. A block that has such
+// an element is wide: its lo are stored at 2^11 times their value (Ootomo and Yokota, 2022). An element is an outlier
+// if its hi would be denormal, since tensor cores keep fewer bits of denormals. The metadata holds an outlier, and the
+// block holds a zero in its place (more: docs/kernel.md).
+//
+// A block is wide if hi + lo miss more than kTolerance of one of its elements.
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
-constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
+// 2^-14 - 2^-25: the least value that is rounded to 2^-14, the smallest normal float16.
+constexpr float kLeastNormal = 0x1.FFCp-15f;
 
 DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
 
+// Whether hi + lo miss more than kTolerance of x. This includes outliers.
 DEVICE bool loses_bits(float x, float scale) {
   const float a = x * scale, residual = a - __half2float(__float2half_rn(a));
   return is_outlier(x, scale) || fabsf(residual - __half2float(__float2half_rn(residual))) > fabsf(a) * kTolerance;
 }
 
-// Two neighbours, no outliers. residual_scale: of lo.
+// Splits two neighbouring elements, neither of which is an outlier. lo is multiplied by residual_scale.
 DEVICE void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
@@ -2905,7 +2921,8 @@ DEVICE void split_two(float x, float y, float scale, float residual_scale, uint3
 
 // ---- Packing: scaling.
 
-// Of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
+// The exponent of a block's scale, which brings the largest magnitude into [32760, 65520). float16 ends at 65520.
+// `largest` has the bits of that magnitude. The exponent is at most 126, so that the inverse of the scale is normal.
 DEVICE int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -2913,15 +2930,18 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if a product has
-// outliers or falls back, the product kernel the third.
+// The state of a launch: the low bits of a word whose other bits are the launch's number. The word may hold anything at
+// first. pack_blocks sets the first two bits if a product has outliers or falls back. tile_product sets the third one.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
 
-// Of this launch, while it packs: below kPackingDone once CTA 0, which begins before all others, has reset the counters. Until then there
-// is another launch's number or, where a graph is launched again, its own with kPackingDone.
+// The Progress bits of this launch, for pack_blocks. The result is below kPackingDone once CTA 0, which starts before
+// all other CTAs, has reset the counters. Until then the word has the number of another launch. If a graph is launched
+// again, the word has this launch's number, but with kPackingDone.
 DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
 
-// Outliers of a product, or a fallback, which takes less time than many of them: each meets all tiles of its line.
+// Records the outliers of a block, or requests the fallback for its product. More than eight outliers per line of
+// blocks also request the fallback. Each outlier costs work in every tile of its row or column, so many outliers would
+// be slower than recomputing the product.
 DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fallback) {
   Control& control = args.controls[product];
   if (outliers &&
@@ -2931,26 +2951,28 @@ DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fa
   atomicOr(args.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
-// A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took
-// 1 us a call, and 4 of the host.
+// Packs the operands, with one CTA per block. Once a product falls back, CTAs that have not begun do nothing. CTA 0
+// also resets the counters. A separate kernel for that took 1 us on the GPU and 4 us on the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Fp16x3Product args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
-    uint32_t largest[kPackers / 32], least[kPackers / 32];   // by warp
+    uint32_t largest[kPackers / 32], least[kPackers / 32];   // one per warp
     int outliers;
-    Outlier outlier[kMaxOutliers];   // in any order
+    Outlier outlier[kMaxOutliers];   // not sorted yet
   } scratch;
-  constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
-  constexpr int kFirstBlocks = 512;   // which an H200 packs at once, about: these do not ask for progress
+  // A quad is four neighbouring columns of a row. A thread packs so many quads.
+  constexpr int kQuads = kBlock * kBlock / kPackers / 4;
+  // An H200 packs about so many blocks at once. Their CTAs do not read the progress when they begin.
+  constexpr int kFirstBlocks = 512;
   const int t = threadIdx.x;
   const bool is_x = blockIdx.x < args.x_blocks;
   const Packed& operand = is_x ? args.x : args.y;
-  const int number = blockIdx.x - (is_x ? 0 : args.x_blocks);
-  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // divides only if it has to
-  // else all share the matrix: if one falls back others need it
+  const int number = blockIdx.x - (is_x ? 0 : args.x_blocks);   // index of the block in its operand
+  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division takes long
+  // A matrix that all products share is packed even if one product falls back, since the other products need it.
   auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
-  const bool is_reset = progress < kPackingDone;
+  const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began
   auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
   if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
@@ -2960,16 +2982,18 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const float* source = operand.source + r * kBlock * row_stride + c * kBlock * col_stride;
   if (operand.matrices > 1) source += batch_offset(args.p, is_x ? args.p.x_batch : args.p.y_batch, matrix);
   const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;
-  const bool diagonal = operand.triangular && r == c;   // column <= row alone
+  const bool diagonal = operand.triangular && r == c;   // only elements with column <= row exist
   const bool along_rows = col_stride <= row_stride;
   const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
                           (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
-  cudaGridDependencySynchronize();   // the kernel ahead may write what is packed, or use this workspace
-  // Where rows run along memory threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
+  cudaGridDependencySynchronize();   // the kernel ahead may write the source, or use this workspace
+  // If rows run along memory, the CTA reads 16 rows of 16 quads at a time. Otherwise each thread reads 4 x 4
+  // neighbouring elements, column by column.
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
   auto quad_row = [&](int quad) { return first_row + quad * row_step; };
-  // Start the loads. None is awaited: where there is no element another is read, and made zero later
+  // Start all loads before any of them is awaited. A load that has no element reads the first one of the block instead.
+  // Such values are set to zero later.
   const float* next_quad = source + first_row * row_stride + col * col_stride;
   const int64_t step = row_step * row_stride;
   float block[kQuads][4];
@@ -2997,7 +3021,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       next_quad = next_address(next_quad, step);
     }
   }
-  if (blockIdx.x == 0) {   // meanwhile reset counters, and then say so
+  // CTA 0 resets the counters while its loads are on their way, and then publishes the launch's number.
+  if (blockIdx.x == 0) {
     IF_DELAY(__nanosleep(100000);)
     for (int i = t; i < args.words; i += kPackers) reinterpret_cast<int*>(args.controls)[i] = 0;
     __threadfence();
@@ -3005,14 +3030,15 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     if (t == 0) *args.progress = args.launch;
     __syncthreads();
   }
-  cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
+  // This follows the reset, since tile_product takes tiles from its queue as soon as it starts.
+  cudaTriggerProgrammaticLaunchCompletion();
+  // Operands that an earlier launch packed have their outliers and fallbacks reported again.
   if (blockIdx.x == 0 && args.kept)
     for (int u = t; u < args.p.batches; u += kPackers) report(args, u, args.kept[u].outliers, args.kept[u].fallback);
-  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one, by bits:
-  // their order is the same, NaN and Inf above all
+  // Wait for the loads, and set values to zero where no element exists
   if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      // so many exist
+      // existing: how many elements of the quad exist, from its first one on
       const int row_end = quad_row(i) >= rows ? 0
                           : diagonal          ? min(cols, quad_row(i) + 1)
                                               : cols,
@@ -3021,6 +3047,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
         if (e >= existing) block[i][e] = 0.0f;
     }
   }
+  // Find the largest magnitude and the least one that is not zero, by their bits. The bits have the order of the
+  // magnitudes, with Inf and NaN above all numbers. `least` is the magnitude less 1, so that a zero wraps around to the
+  // greatest value.
   uint32_t largest = 0, least = 0xFFFFFFFFu;
   UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
     const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
@@ -3043,8 +3072,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     bool loses = false;
     UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     if (t == 0) scratch.outliers = 0;
-    wide = __syncthreads_or(loses);   // by an outlier, too: fixup_kernel looks in wide blocks alone
-    if (least_scaled < kLeastNormal) {   // outliers become zero, and go to the metadata, ordered by place
+    // An outlier makes its block wide, too, since fixup_kernel looks for outliers in wide blocks only.
+    wide = __syncthreads_or(loses);
+    // Outliers become zero and go to the metadata. They are sorted, so that fixup_kernel always adds in the same order.
+    if (least_scaled < kLeastNormal) {
       UNROLL for (int e = 0; e < 4 * kQuads; ++e)
         if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
           const Outlier outlier = {uint16_t(quad_row(e / 4)), uint16_t(col + e % 4), v};
@@ -3068,20 +3099,22 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
     uint8_t* to = operand.blocks + number * block_bytes(args.p.allow_tf32) + swizzled(quad_row(i), col);
     *reinterpret_cast<uint2*>(to) = hi;
-    if (!args.p.allow_tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
+    if (!args.p.allow_tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies only hi
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
-    // This waits for CTA 0. CUDA promises no order of CTAs, but every GPU so far starts them in the order of their numbers, and CTA 0
-    // waits for nobody: so it ends, whatever this CTA does. The stress build, which delays CTA 0, holds that.
+    // What follows writes words that CTA 0 resets, so it waits for CTA 0. CUDA promises no order of CTAs, but every GPU
+    // so far starts them in the order of their numbers. CTA 0 waits for no other CTA, so the wait ends. The stress
+    // build (tests/test_stress.py) delays CTA 0 to test this.
     while ((wide || non_finite) && !is_reset && read_progress(args) >= kPackingDone) {}
     IF_INITCHECK(if (wide || non_finite) __threadfence();)
-    for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
+    for (int u = 0; u < 2 * wide; ++u) {   // the mask of the block's row, then of its column
       uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
       if (outliers) atomicOr(words, 1u);
     }
-    // A block that all products share is reported once for each of them: three atomics per product, of blocks that are rare
+    // A block that all products share is reported once for each product. That takes up to three atomics per product,
+    // but such blocks are rare.
     if (non_finite || outliers)
       for (int product = has_own_matrix() ? matrix : 0; product < (has_own_matrix() ? matrix + 1 : args.p.batches);
            ++product)
