@@ -1,39 +1,73 @@
-"""Products of triangular matrices on a GPU, in one file: a sixth of the work, on tensor cores, at float32 accuracy.
+"""Products of triangular matrices for PyTorch, in one file: a sixth of the work, on tensor cores, at float32 accuracy.
 
-    tril_matmul(A, B)            C = tril(A) @ tril(B), lower triangular as well
-    triu_matmul(A, B)            the same for upper triangles
-    transposed_a_matmul(A, B)    A^T @ B, dense
-    triangular_matmul(A, X)      A @ X, or X @ A, of one triangle; triangular_inverse(L), lu_matmul(L, U) and gram(X), X @ X^T
-    ModelNew()(A, B)             tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14,
-                                 TransposedAModelNew 16; TriangularModelNew, GramModelNew, InverseModelNew: for check.py
+    import torch
+    from model_new import tril_matmul
 
-A dense product takes 2 N^3 floating-point operations, a triangular one a sixth, because
+    A, B = (torch.randn(4096, 4096, device="cuda").tril().requires_grad_() for _ in range(2))
+    C = tril_matmul(A, B)    # tril(A) @ tril(B)
+    C.sum().backward()       # A.grad and B.grad are lower triangular, as A, B and C are
+
+A dense product of N x N matrices takes 2 N^3 floating-point operations. A product of two triangles takes a sixth of them:
 
     C[i, j] = sum over k = j..i of A[i, k] * B[k, j]      (i >= j, and exactly zero above the diagonal)
 
-The contract, beside what tril_matmul says of arguments, gradients and errors:
+The functions take float32, float64, float16 or bfloat16 tensors of any strides. Leading dimensions broadcast. Each docstring
+has the shapes and the errors. All functions but explain have gradients of any order.
 
-  * float32: an element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, unless that
-    overflows or a product underflows (sums made against it: 2.4e-6 was seen, 5.3e-6 is the most up to k = 8192). float64: fused
-    multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule, of like terms 3 k / 8 at most). float16, bfloat16: float32
-    sums, by tensor cores. Where torch allows TF32, operands of large float32 products may be rounded to 11 bits; where it allows
-    bfloat16 on a CPU that has such products (set_float32_matmul_precision("medium")), to 8.
-  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else; where |A| |B| overflows parts of a sum may be Inf.
-  * The same input, strides and alignment give the same bits on every run on the same GPU. No input is modified. The work runs on the
-    current stream; the host never waits.
-  * From compute capability 8.0 on only our kernels compute; a build or a launch that fails raises an error. On older GPUs, as on a CPU,
-    torch's own products do, of two triangles alike only the blocks that are not zero; they wait for the GPU, and have torch's errors, on
-    a CPU larger in long sums of a result that is one row or column.
+    tril_matmul(A, B)             tril(A) @ tril(B)
+    triu_matmul(A, B)             triu(A) @ triu(B)
+    lu_matmul(L, U)               tril(L) @ triu(U)
+    transposed_a_matmul(A, B)     A.mT @ B for dense A and B
+    triangular_matmul(A, X)       tril(A) @ X for a dense X. Options: upper, left, unitriangular, diagonal.
+    triangular_inverse(L)         The inverse of tril(L). Options: upper, unitriangular.
+    gram(X)                       X @ X.mT, which is symmetric. Options: transpose, structure.
+    explain(A, B)                 Computes a product and tells which kernel did.
+    ModelNew()(A, B)              Computes tril_matmul for KernelBench, level 1, problem 15.
+    UpperModelNew()(A, B)         Computes triu_matmul for KernelBench, level 1, problem 14.
+    TransposedAModelNew()(A, B)   Computes transposed_a_matmul for KernelBench, level 1, problem 16.
 
-It needs torch alone (with a GPU also ninja, nvcc and a C++ compiler). Import compiles the kernels, once, for the GPUs present; to know
-these it initialises CUDA. So who has imported the file has to spawn, not fork, processes that are to use a GPU.
+TriangularModelNew, GramModelNew and InverseModelNew are modules as well. The judge, check.py, uses them.
 
-Map, top to bottom; `# ----` begins a section:
+The contract has two tables. The first has errors. An error of an element of C is relative to the same element of |A| |B|.
 
-    1  CUDA source     what the kernels share, the exact path, tf32, mma, Hopper's two kernels, and which of them computes
-    2  binding, build  tensors as a Product; nvcc at import
-    3  operator        checks, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
-    4  KernelBench     ModelNew and its siblings
+    setting                   largest error of an element
+    -----------------------   --------------------------------------------------------------------------------------
+    float32 on a GPU          The larger of 1.5e-6 and twice the error of cuBLAS in float32.
+    float32, TF32 allowed     2^-10 more in large products, because they may round their operands to 11 bits.
+    float16, bfloat16         The error of float32 sums on tensor cores, and one rounding of the result.
+    float64                   2 sqrt(k) 2^-53 as a rule, and at most 3/8 k 2^-53 where all terms are alike.
+    a CPU, a GPU before 8.0   The error of torch's own products.
+
+  * The float32 bound holds unless |A| |B| overflows or a product underflows. Inputs made against it have reached 2.4e-6. Up
+    to k = 8192 no input exceeds 5.3e-6.
+  * On a CPU, torch's errors are larger in long sums of a result that is one row or one column. Some CPUs have bfloat16
+    products. There set_float32_matmul_precision("medium") lets torch round float32 operands to 8 bits.
+
+    subject                   promise
+    -----------------------   --------------------------------------------------------------------------------------
+    NaN and Inf               They come out where the sum over k = j..i meets them, and nowhere else. Where |A| |B|
+                              overflows, parts of a sum may be Inf.
+    determinism               The same input, strides and alignment give the same bits on every run on the same GPU.
+    inputs                    No input is modified.
+    streams                   The work runs on the current stream, and the host never waits for it.
+    GPUs from 8.0 on          Only the kernels of this file compute. A build or a launch that fails raises an error.
+    CPUs, GPUs before 8.0     torch's own products compute. On such a GPU the host waits for the results. In large
+                              products of two lower or two upper triangles, blocks of zeros are not multiplied.
+
+The file needs torch 2.9 or later, and Python 3.10 or later. With a GPU it also needs ninja, nvcc and a C++ compiler. The
+first import compiles the kernels for the GPUs present. Every import initialises CUDA, in order to see these GPUs. A process
+that has imported the file must therefore spawn, not fork, the processes that are to use a GPU.
+
+The map has the sections in order. `# ====` begins a part, `# ----` a section, and `// ----` a subsection of CUDA or C++.
+
+    1  CUDA source         Shared by the kernels and the C++ binding; Schedule; Policy (every decision of the host); PTX;
+                           Launching; Tiles of 64 x 64, part 1; The exact path; Tiles of 64 x 64; The split-tf32 kernel;
+                           The mma kernel; Launching (these three); The skeleton of Hopper's kernels; 16-bit; Packing;
+                           fp16x3; Fix-up; Symmetric results; Inverse; Launching (which kernel, and fp16x3).
+    2  Binding and build   Binding; Which kernel is asked for; Build.
+    3  The operator        Private names of torch; Arguments; Our kernels; torch's own products; Computation; Registration;
+                           Dispatch; Public functions.
+    4  KernelBench         The modules, get_inputs and get_init_inputs.
 
 tril_matmul 1.0, MIT licence (see LICENSE).
 """
@@ -4311,7 +4345,9 @@ _EXTENSION = _build()
 
 # ==== 3. The operator ====
 
-# ---- Private names of torch: all that are used. Without one of them a slower way serves. ----
+# ---- Private names of torch. ----
+#
+# The file uses no other private names of torch. Where a torch lacks one of them, a slower way serves.
 
 
 def _private(path):
@@ -4320,30 +4356,30 @@ def _private(path):
 
 _DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
 _keys_of = _private("_C._dispatch_keys")
-_keys_around = _private("_C._dispatch_tls_local_include_set")  # a call: of modes, transforms and tracing
-_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # of derivatives, the innermost
+_keys_around = _private("_C._dispatch_tls_local_include_set")  # keys that modes, transforms and tracing add to a call
+_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # the innermost of nested derivatives
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
-_SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")  # of DTensor's, by operator
-_reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # the first returns no view
+_SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")  # DTensor's tables, indexed by operator
+_reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # _unsafe_view returns no view
 
-# ---- Operator: names, and checks of arguments. ----
+# ---- Arguments: contractions, masks, and the checks of what a caller gives. ----
 
 # [begin structures]
-_NN, _NT, _TN = range(3)  # the contractions, as in the CUDA source
-_FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as there: what of a matrix there is
-_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # a transpose's mask, by the matrix's
+_NN, _NT, _TN = range(3)  # the contractions X Y, X Y^T and X^T Y, numbered as in the CUDA source
+_FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks: the part of a matrix that exists, numbered as in the CUDA source
+_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # the mask of the transpose, indexed by the mask of the matrix
 
 
 def _masked(x, y, c):
-    """A structure: the masks of X, Y and C as they are stored."""
+    """Packs the masks of X, Y and C, as they are stored, into one number: a structure. Each mask takes two bits."""
     return x | y << 2 | c << 4
 
 
 def _masks(structure, contraction=_NN):
-    """The masks of a structure, of X and Y as the contraction multiplies them."""
+    """Returns the masks (x, y, c) of a structure. The masks of X and Y are those after the contraction's transposition."""
     x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
     return _TRANSPOSED[x] if contraction == _TN else x, _TRANSPOSED[y] if contraction == _NT else y, c
 
@@ -4359,7 +4395,7 @@ def _is_no_subclass(T):
 
 
 def _checked_flags(function, **flags):
-    """The flags as bools. A bool of numpy's is accepted."""
+    """Returns the flags as bools. A bool of numpy is accepted, and any other type raises TypeError."""
     for name, flag in flags.items():
         if isinstance(flag, bool):
             continue
@@ -4370,8 +4406,12 @@ def _checked_flags(function, **flags):
 
 
 def _prepared(function, A, B, contraction, structure, names="AB", autocast=True):
-    """The operands in autocast's dtype, if asked for, their leading dimensions broadcast. A TypeError, a ValueError or a RuntimeError says
-    which of them, by its letter in `names`, is not accepted, and what would be."""
+    """Checks the operands of a product, and returns them with broadcast leading dimensions.
+
+    If `autocast` is True and autocast is enabled, the operands are converted to its dtype. `function` and the letters of
+    `names` are the names in error messages. TypeError, ValueError or RuntimeError says which operand is not accepted, and
+    what is accepted.
+    """
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         must = f"{function}: {name} must"
         if not isinstance(T, torch.Tensor):
@@ -4412,7 +4452,7 @@ def _prepared(function, A, B, contraction, structure, names="AB", autocast=True)
     return A, B
 
 
-# ---- Operator, by our kernels: every GPU of compute capability 8.0 or more. ----
+# ---- Our kernels: every GPU of compute capability 8.0 or more. ----
 
 _GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_CAPABILITIES) if capability < _OLDEST}
 
@@ -4431,16 +4471,16 @@ def _built():
     return _EXTENSION
 
 
-# ---- Operator, by torch's own products: CPU tensors, and those of older GPUs. ----
+# ---- torch's own products: tensors of a CPU, and of GPUs before compute capability 8.0. ----
 
-_BLOCK = 128  # of the middle index; 96 to 160 are within 5 % of each other from N = 256 to 1024 on two cores
-_LARGEST_DENSE = 240, 320  # N, of one matrix and of a batch, up to which dense products are faster than blocks
-_SUMMED = 16  # rows that _running_sums adds together
-_CACHED = 2**18  # elements of a batch that are multiplied together, and so stay in a CPU's caches
+_BLOCK = 128  # rows in a block of a triangle; 96 to 160 differ by less than 5 % for N = 256 to 1024 on two CPU cores
+_LARGEST_DENSE = 240, 320  # the largest N for which a dense product is faster than blocks: for one matrix, and in a batch
+_SUMMED = 16  # rows or columns in a block of _running_sums
+_CACHED = 2**18  # elements of a batch that are multiplied together, so that they stay in a CPU's caches
 
 
 def _mirrored(C, out):
-    """Copies, in place, what is below C's diagonal to where it stands opposite, by blocks, for a CPU's caches."""
+    """Copies the elements below C's diagonal, in place, to their mirror images above it. Blocks suit a CPU's caches."""
     for at in range(0, C.shape[-1], _BLOCK):
         middle, before = slice(at, at + _BLOCK), slice(at)
         C[..., before, middle] = C[..., middle, before].mT
@@ -4449,29 +4489,33 @@ def _mirrored(C, out):
     return C
 
 
-_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # by mask
+_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # functions that apply a mask, indexed by mask
 
 
 def _distinct(T):
-    """T without what its batch repeats."""
+    """Returns T without repetitions: a leading dimension with a stride of 0 becomes 1 long."""
     if 0 not in T.stride()[:-2]:
         return T
     return T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]
 
 
 def _once(change, T):
-    """change(T), which changes matrices; what a batch repeats is changed once."""
+    """Returns change(T). If T repeats a matrix over its batch, `change` is called on one copy of the matrix."""
     return change(_distinct(T)).expand(T.shape)
 
 
 def _may_have_specials(T):
-    """False only if all elements of T are finite. A sum is faster than isfinite, but may overflow."""
+    """Returns False only if all elements of T are finite. Their sum is faster than isfinite, but it may overflow."""
     return not math.isfinite(_distinct(T).sum().item())
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """The product of two lower or upper matrices, or its gradient; X and Y as they are multiplied. The masks order the indices of
-    C[m, n] += X[m, k] Y[k, n]: a block of the middle one meets all that is lower, and all that is higher, and no more."""
+    """Returns the product of two lower or two upper triangular matrices, or one of its gradients, without blocks of zeros.
+
+    X and Y are already transposed for the contraction. Each term of C[m, n] += X[m, k] Y[k, n] has its three indices in one
+    order, which the masks set. A block of the middle index therefore meets only a lower range of one of the other indices,
+    and a higher range of the other one.
+    """
     C = X.new_zeros(X.shape)
     x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
     for at in range(0, len(c), _BLOCK):
@@ -4491,7 +4535,7 @@ def _running_sums(T, mask, dim):
     """
     if mask == _FULL:
         return T.sum(dim, keepdim=True)
-    if T.stride(-1) > 1:  # by columns
+    if T.stride(-1) > 1:  # T is stored by columns
         return _running_sums(T.mT, mask, -3 - dim).mT.contiguous()
     length, last = T.shape[dim], -1 if mask == _TRIL else 0
     if length % _SUMMED:
@@ -4511,57 +4555,57 @@ def _running_sums(T, mask, dim):
 
 
 def _without_specials(T):
-    """T with zeros in place of NaN and Inf."""
+    """Returns T with zeros in place of NaN and Inf."""
     return T.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _special_terms(X, Y, multiply, x, y):
-    """What NaN and Inf in X or Y make of the elements of the product X Y. Returns two matrices of Inf and 0. The first
-    has Inf where these terms make Inf or NaN, the second where they make -Inf or NaN.
+    """Finds what NaN and Inf in X or Y make of the elements of the product X Y. Returns two matrices of Inf and 0. The
+    first has Inf where these terms make Inf or NaN, the second where they make -Inf or NaN.
 
-    x and y are the masks of X and Y: a masked zero is no term, whatever it would meet. multiply(X, Y) multiplies finite
+    x and y are the masks of X and Y. A masked zero is no term, whatever it would meet. multiply(X, Y) multiplies finite
     matrices with these masks. A term is special if one of its factors is NaN or Inf. Its sign is 0 if a factor is 0 or
     NaN. The special terms make Inf if the sum of their signs is their number, -Inf if this sum is the negative of their
     number, and NaN otherwise. A term with two special factors counts twice in both sums. Both are exact, because float32
     holds all integers up to 2^24.
     """
     X_signs, Y_signs = X.sign(), Y.sign()  # the sign of NaN is 0
-    numbers, signs = [], []  # of X's NaN and Inf, and of Y's
+    numbers, signs = [], []  # sums over the special terms that X makes, then over those that Y makes
     for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
         if not _may_have_specials(T):
             continue
-        special = T.mul(0.0).nan_to_num_(2.0)  # 2 for NaN and Inf, otherwise 0
+        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf become 2, and all else becomes 0
         numbers.append(_running_sums(special, mask, dim))
         infinite = special.mul_(X_signs if dim == -1 else Y_signs)
         if infinite.norm() > 0:
             signs.append(multiply(infinite, Y_signs) if dim == -1 else multiply(X_signs, infinite))
     number = functools.reduce(torch.add, numbers or [X.new_zeros(())])
     signs = functools.reduce(torch.Tensor.add_, signs or [torch.zeros_like(number)])
-    largest = torch.finfo(X.dtype).max  # twice this is Inf
+    largest = torch.finfo(X.dtype).max  # twice this number is Inf
     return (number + signs).mul_(largest), (number - signs).mul_(largest)
 
 
 def _product_of_specials(X, Y, multiply, x, y):
-    """The product of X and Y, which may have NaN or Inf; for the arguments see _special_terms. The finite terms are the
-    same product with zeros in place of NaN and Inf."""
+    """Returns the product of X and Y, which may have NaN or Inf. It takes the arguments of _special_terms. The finite terms
+    are the same product with zeros in place of NaN and Inf."""
     C = multiply(*(_once(_without_specials, T) for T in (X, Y)))
     positive, negative = _special_terms(X, Y, multiply, x, y)
     return C.sub_(negative).add_(positive)
 
 
 def _product_by_torch(X, Y, contraction, structure):
-    """The contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
-    if torch.is_autocast_enabled(X.device.type):  # which would change the dtype of the products below
+    """Returns the contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
+    if torch.is_autocast_enabled(X.device.type):  # autocast would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
     size, triangular = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
     in_blocks = triangular and X.shape[-1] > _LARGEST_DENSE[X.numel() > size] and X.numel() > 0
-    together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
+    together = size if in_blocks else max(size, _CACHED)  # products in blocks take one matrix at a time
     if triangular and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return _reshaped(torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]), X.shape)
     if X.dtype in _HALVES:
-        # float16 has 11 bits, but float32 products may round their operands to 8
+        # float16 has 11 significant bits, and float32 products may round their operands to 8: float64 keeps all 11
         rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
         wide = torch.Tensor.double if rounded else torch.Tensor.float
         return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
@@ -4579,14 +4623,19 @@ def _product_by_torch(X, Y, contraction, structure):
 
 
 def _inverse_by_torch(L, unit):
-    """The inverses X of lower triangular matrices, with ones on their diagonals if `unit`, as substitution has them, column by column."""
+    """Returns the inverses X of lower triangular matrices L, with the NaN and Inf of substitution, column by column.
+
+    If `unit` is True, L has ones on its diagonal, whatever stands there.
+    """
     L, one = L.tril(), torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    solve = functools.partial(torch.linalg.solve_triangular, upper=True, left=False, unitriangular=unit)  # by rows, as L lies
+    # solve(L.mT) is the transpose of X. This way the substitution goes along rows, as L is stored.
+    solve = functools.partial(torch.linalg.solve_triangular, upper=True, left=False, unitriangular=unit)
     below, diagonal = L.tril(-1), L.new_ones(L.shape[:-1]) if unit else L.diagonal(dim1=-2, dim2=-1)
-    special = ~(below.sum((-2, -1)) + diagonal.sum(-1)).isfinite() | (diagonal == 0).any(-1)  # by matrix; a sum may overflow
+    special = ~(below.sum((-2, -1)) + diagonal.sum(-1)).isfinite() | (diagonal == 0).any(-1)  # one flag per matrix; a sum may overflow
     if not special.any():
         return solve(L.mT, one.expand(L.shape)).mT.tril()
-    # With zeros in place of NaN and Inf below the diagonal, and ones in place of NaN and zeros on it. An Inf on it makes its row of X zero
+    # `part` is L with zeros in place of NaN and Inf below the diagonal, and with ones in place of NaN, Inf and zeros on it.
+    # An Inf on the diagonal makes its row of X zero.
     kept = (~diagonal.isinf())[..., None].to(L.dtype)
     part = _without_specials(below).mul_(kept)
     part.diagonal(dim1=-2, dim2=-1).copy_(torch.where(diagonal.isfinite() & (diagonal != 0), diagonal, 1.0))
@@ -4599,13 +4648,15 @@ def _inverse_by_torch(L, unit):
 
 
 def _inverses_of_specials(L, X, diagonal):
-    """The inverses of matrices that have NaN or Inf, or a zero on the diagonal. L has what is below their diagonals. X
-    has the inverses of the same matrices without these elements.
+    """Returns the inverses of matrices that have NaN or Inf anywhere, or a zero on the diagonal.
 
-    A row of a column of the inverse is special if it is NaN or Inf. X is right above the first special row of a column.
-    All rows below it are special, because each has the row above it as a factor of a term. While they are infinite, this
-    term decides their signs: the signs beside and on the diagonal, multiplied, are a guess at all of them. One product
-    of signs finds the first row that is not as guessed. That row and all below it are NaN.
+    L has the elements below the diagonals, and `diagonal` has the diagonals. X has the inverses of the same matrices
+    without their NaN, Inf and zeros on the diagonal.
+
+    An element of the inverse is special if it is NaN or Inf. In each column X is right above the first special element.
+    All elements below it are special, because each has a term with the element above it as a factor. While the elements
+    are infinite, this term decides their signs. The product of the signs beside and on the diagonal is thus a guess at
+    every sign. One product of signs finds the first element whose guess is wrong. That element and all below it are NaN.
     """
     N = L.shape[-1]
     index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
@@ -4614,18 +4665,18 @@ def _inverses_of_specials(L, X, diagonal):
         """The first row of each column in which `special` has a 1, or N. The first row of `special` is row `top`."""
         return N - (special * (N - index[top:, None])).amax(-2)
 
-    special = L.mul(0.0).nan_to_num_(1.0)  # 1 for NaN and Inf, otherwise 0
+    special = L.mul(0.0).nan_to_num_(1.0)  # NaN and Inf become 1, and all else becomes 0
     special.diagonal(dim1=-2, dim2=-1).copy_(diagonal.isnan() | (diagonal == 0))
-    first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)  # column j of X meets the columns k >= j of L
+    first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)  # column j of X has the columns k >= j of L as factors
     special.diagonal(dim1=-2, dim2=-1).zero_()
-    if _may_have_specials(X):  # it overflows
+    if _may_have_specials(X):  # the substitution has overflowed
         first = torch.minimum(first, first_rows(X.mul(0.0).nan_to_num_(1.0)))
     first = first.long()
     is_special = index[:, None] >= first[:, None]
     X = X.masked_fill_(is_special, 0.0)
 
     row = first.clamp(max=N - 1)
-    sums = (L[batch, row].triu_() * X.mT).sum(-1)  # L[batch, row] has, for each column, what makes its first special row
+    sums = (L[batch, row].triu_() * X.mT).sum(-1)  # row j of L[batch, row] makes the first special element of column j
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
     turns = -torch.ones_like(diagonal).copysign_(diagonal)  # the signs of -1 / diagonal
     chain = turns.clone()
@@ -4633,13 +4684,13 @@ def _inverses_of_specials(L, X, diagonal):
     chain = chain.cumprod(-1)
     begins = values.sign().masked_fill_(first == N, 0.0) * chain.gather(-1, row)  # the sign of NaN is 0
     guess = chain[..., None] * begins[:, None]
-    X = torch.where(is_special, guess * math.inf, X)  # 0 makes NaN
+    X = torch.where(is_special, guess * math.inf, X)  # a guess of 0 makes NaN
 
     top = int(first[begins != 0].min()) + 1 if begins.any() else N
-    if top < N:  # rows of guessed signs
-        width = int(begins.any(0).nonzero().max()) + 1  # columns, from the first on
+    if top < N:  # the rows from `top` on have guessed signs
+        width = int(begins.any(0).nonzero().max()) + 1  # the columns beyond have no guessed sign
         first, guess, L, special = first[:, None, :width], guess[..., :width], L[:, top:], special[:, top:]
-        # The special terms of each row, as in _special_terms: their number, and the sum of their signs
+        # As in _special_terms, each row needs the number of its special terms, and the sum of their signs
         number = index[top:, None] - first + _running_sums(special, _TRIU, -1)[..., :width]
         signs = special.mul_(L.sign()) @ X[..., :width].sign() + L.sign() @ (guess * is_special[..., :width])
         is_wrong = (signs * guess[:, top:] * turns[:, top:, None] != number) | ~diagonal[:, top:, None].isfinite()
@@ -4648,39 +4699,44 @@ def _inverses_of_specials(L, X, diagonal):
     return X
 
 
-# ---- Operator: what it computes, its gradients and its cost. ----
+# ---- Computation: products, inverses, their gradients, and their cost. ----
 
 
 def _product(X, Y, *kind):
-    """The product of two tensors that fit each other. kind: the contraction and the structure."""
+    """Returns the product of two tensors whose shapes fit each other. `kind` is the contraction and the structure."""
     if _has_kernels(X):
         return _built().product(X, Y, *kind, _PATH, False)[0]
     return _product_by_torch(X, Y, *kind)
 
 
 def _inverse(L, unit):
-    """The inverses of lower triangular matrices, with ones on their diagonals if `unit`."""
+    """Returns the inverses of lower triangular matrices. If `unit` is True, ones are in place of their diagonals."""
     if _has_kernels(L):
         return _built().inverse(L, unit, _PATH)
     return _inverse_by_torch(L, unit)
 
 
-# dX and dY from G = dC: contractions again (see the trilinear form above), each mask in the place of its matrix. So one operator serves
-# gradients of every order.
+# For each contraction: the operands, contraction and structure of dX and of dY, given G = dC. The gradients are contractions
+# again (see the trilinear form at the head of the CUDA source), and each mask goes with its matrix. One operator therefore
+# serves gradients of every order.
 _GRADIENTS = {
-    _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # of C = X Y
-    _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # of C = X Y^T
-    _TN: lambda X, Y, G, x, y, c: ((Y, G, _NT, _masked(y, c, x)), (X, G, _NN, _masked(x, c, y))),  # of C = X^T Y
+    _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # C = X Y
+    _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # C = X Y^T
+    _TN: lambda X, Y, G, x, y, c: ((Y, G, _NT, _masked(y, c, x)), (X, G, _NN, _masked(x, c, y))),  # C = X^T Y
 }
 
 
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
-    """For FlopCounterMode: two for each multiply-add. A mask asks that one index is at most another. Two masks with a common end leave
-    N (N + 1) (2 N + 1) / 6 multiply-adds; two in a row, or three, N (N + 1) (N + 2) / 6."""
+    """Returns the floating-point operations of a product, two per multiply-add, for torch's FlopCounterMode.
+
+    Each mask demands that one of the indices i, j, k is at most another. Two masks that bound one index from the same side
+    leave N (N + 1) (2 N + 1) / 6 multiply-adds. Two masks that put all three indices into one order leave
+    N (N + 1) (N + 2) / 6, and three masks do, too.
+    """
     *batch, m, n = out_val.shape
     k, (x, y, c) = X.shape[-2 if contraction == _TN else -1], _masks(structure, contraction)
     c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
-    number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n  # of a matrix that has a mask
+    number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n  # `side` belongs to a masked matrix
     if number == 1:
         terms = terms * (side + 1) // max(2 * side, 1)
     elif number:
@@ -4689,35 +4745,40 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
 
 
 def _count_inverse_flops(L, unit, *, out_val, **_):
-    """For FlopCounterMode: two for each multiply-add or division. An element (i, j) of an inverse takes i - j + 1 of them."""
+    """Returns the floating-point operations of inverses for torch's FlopCounterMode. Element (i, j) of an inverse takes
+    i - j + 1 multiply-adds or divisions, and each counts as two operations."""
     *batch, _, N = out_val.shape
     return 2 * math.prod(batch) * (N * (N + 1) * (N + 2) // 6)
 
 
-# ---- Operators, as PyTorch knows them. ----
+# ---- Registration: the operators, as PyTorch knows them. ----
 #
-# torch.compile, export and torch.func see torch.ops.tril_matmul.product and .inverse. Executed again, as in notebooks, this file defines
-# them anew, and torch destroys those before: an operator is looked up at each call.
+# torch.compile, torch.export and torch.func see the operators torch.ops.tril_matmul.product and .inverse. A notebook may
+# execute this file again. The file then defines both operators anew, and torch destroys the earlier ones. The code below
+# therefore looks an operator up at each call.
 
 
 class _Product(torch.autograd.Function):
-    """C of X and Y, for autograd. Behind the operator's inputs comes what has been computed, of no gradient."""
+    """The autograd rules of the product C of X and Y. The last input of `record` is (C, workspace), which is computed
+    already and has no gradient."""
 
     def setup_context(ctx, inputs, output):
-        """Keeps Y for dX, X for dY, and the workspace, with both packed."""
+        """Saves Y for dX, X for dY, and the workspace, which has both operands in packed form."""
         X, Y, ctx.contraction, ctx.structure, *computed = inputs
         workspace = computed[0][1] if computed else None
         ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None, workspace)
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """None where not asked for. Of a symmetric product, of one matrix and itself, dX may be all of the gradient."""
+        """Returns dX and dY, and None for a gradient that is not needed. If C is symmetric, Y is X, and dX may be the whole
+        gradient."""
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
-        # Only an operator can be traced, and has gradients of its own
+        # Tracing and second derivatives need the operator: the binding's `gradients` supports neither
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
         if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
             return *found, None, None, None
-        # In (G + G^T) X torch's sums would lose many small terms of G X beside a large one of G^T X: it gets two products
+        # torch's own products compute G X and G^T X apart. In (G + G^T) X a large term of G^T X would make torch's sums
+        # lose many small terms of G X.
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
             G, needed[1] = G + G.mT, False
@@ -4725,12 +4786,12 @@ class _Product(torch.autograd.Function):
         both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
         dX, dY = (_multiply(*one) if wanted else None for one, wanted in both)
         if together and torch.compiler.is_dynamo_compiling():
-            dY = torch.zeros_like(dX)  # compiled autograd adds both gradients of one matrix, and knows no None
+            dY = torch.zeros_like(dX)  # compiled autograd adds both gradients of a matrix, and does not accept None
         return dX, dY, None, None, None
 
     def jvp(ctx, dX, dY, *_):
         x, y, c = _masks(ctx.structure)
-        with _set_forward_mode(True):  # in which the caller was; see _define
+        with _set_forward_mode(True):  # restores the mode of the caller; see _define
             X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
             if c == _SYMMETRIC:
                 half = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
@@ -4740,7 +4801,8 @@ class _Product(torch.autograd.Function):
 
 
 class _Inverse(torch.autograd.Function):
-    """X = L^-1: forward dX = -X dL X, backward dL = -X^T G X^T, where L has elements."""
+    """The autograd rules of X = L^-1. Forward mode has dX = -X dL X. Reverse mode has dL = -X^T G X^T for G = dX, with only
+    the elements that L has."""
 
     def setup_context(ctx, inputs, output):
         ctx.unit = inputs[1]
@@ -4765,7 +4827,7 @@ def _empty_product(X, Y, contraction, structure):
 
 
 def _in_forward_mode():
-    """Whether a forward_ad.dual_level is around, or torch.func.jvp."""
+    """Returns whether the call is inside a forward_ad.dual_level or torch.func.jvp."""
     return getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0
 
 
@@ -4780,7 +4842,7 @@ def _operator(name, *inputs):
 
 
 def _check_sharding(name, T):
-    """Says what to do where T is a DTensor and torch has not been told how the operator is divided."""
+    """Raises NotImplementedError, with the remedy, if T is a DTensor and the operator has no sharding rule."""
     propagator = getattr(getattr(T, "_op_dispatcher", None), "sharding_propagator", None)
     tables = [getattr(propagator, table) for table in _SHARDING_TABLES if hasattr(propagator, table)]
     known = getattr(torch.ops.tril_matmul, name).default
@@ -4792,13 +4854,17 @@ def _check_sharding(name, T):
 
 
 def _define(rules, name, schema, compute, fake):
-    """Defines an operator: what computes it, the shape of its result, and the rules of its derivatives, in both modes, of every order."""
+    """Defines the operator tril_matmul::name.
+
+    `rules` is the autograd.Function with its derivatives, in both modes and of every order. `schema` is the list of its
+    arguments, `compute` computes it, and `fake` returns an empty tensor of the result's shape.
+    """
     op = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     op.register_fake(fake)
     _definitions.append(op)
 
     @op.register_vmap
-    def vmap(info, in_dims, *inputs):  # the mapped dimension becomes one more leading dimension
+    def vmap(info, in_dims, *inputs):  # makes the mapped dimension one more leading dimension
         inputs = list(inputs)
         for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
             if isinstance(T, torch.Tensor):
@@ -4809,43 +4875,47 @@ def _define(rules, name, schema, compute, fake):
         op.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # torch.func refuses what torch.library registers, and forward mode loses its tangents in it. As in torch's own operators, this serves
-    # the innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
+    # torch.func refuses the autograd rules that torch.library registers, and forward mode loses tangents in them. `derive`
+    # takes their place. As in torch's own operators, it serves the innermost of nested derivatives. The call of `overload`
+    # inside it serves the outer derivatives, in the modes of the caller.
     overload = getattr(torch.ops.tril_matmul, name).default
-    rules.forward = lambda *inputs: inputs[-1][0]  # what has been computed
-    rules.record = super(torch.autograd.Function, rules).apply  # below what asks all levels for their rules
+    rules.forward = lambda *inputs: inputs[-1][0]  # the output, which is computed already
+    rules.record = super(torch.autograd.Function, rules).apply  # skips Function.apply, which asks all levels for rules
 
     def derive(*inputs):
         with _below_autograd():
             output = overload(*inputs)
         with _allow_one_level():
-            return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
+            return rules.record(*inputs, (output, None))  # the tuple hides the output: an argument that is a tensor cannot be returned
 
-    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # go before torch.library's own, of all devices
+    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # these keys precede torch.library's own rules, which are for all devices
         op._lib.impl(name, derive, key)
 
 
-# torch forgets a definition to which nothing refers, with one from before a reload also the name, which a new one has by now
+# torch forgets a definition to which nothing refers. If it forgot one from before a reload, it would also drop the name, which
+# by then belongs to the new definition. So the list keeps every definition.
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
-# register_flop_formula refuses a second time
+# The registry is written directly, because register_flop_formula refuses a second formula after a reload
 torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops
 torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.inverse] = _count_inverse_flops
 
-# ---- Operator: which way a call goes. ----
+# ---- Dispatch: which way a call goes. ----
 #
-# Where nothing but autograd looks on: past torch's dispatcher, which costs more than the rest.
+# A call takes the short way, past torch's dispatcher, if no mode, transform or subclass observes it. The dispatcher would take
+# more time than all other work of the host.
 
-_PLAIN_KEYS = 0  # of CPU tensors that are nothing else, and around every call
+_PLAIN_KEYS = 0  # the dispatch keys of plain CPU tensors, and the keys that every call has
 _KEYS = [getattr(_DispatchKey, name, None) for name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")]
 if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
     _PLAIN_KEYS = functools.reduce(_DispatchKeySet.__or__, map(_DispatchKeySet, _KEYS)).raw_repr()
 
 
 def _plain_product(X, Y, *kind):
-    """The product, with its gradients, of tensors at which nothing looks but autograd; else, or if on a GPU they do not fit, None."""
-    # A graph holds the operator, no function of Python's, and the operator asks a subclass
+    """Returns the product, with its gradients, of tensors that nothing but autograd observes. Returns None if something else
+    observes them, and if tensors on a GPU do not fit each other."""
+    # A traced graph needs the operator instead of Python functions, and so does a subclass, which the operator asks
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
@@ -4857,7 +4927,7 @@ def _plain_product(X, Y, *kind):
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, *kind)
-    # For gradients the operands stay packed, unless hooks spare memory: save_on_cpu, checkpoint
+    # The operands stay packed for the gradients, unless hooks such as save_on_cpu or checkpoint are there to spare memory
     keep = X.requires_grad and Y.requires_grad and kind in ((_NN, _LOWER), (_NN, _UPPER)) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
@@ -4874,81 +4944,111 @@ def _multiply(*product):
 
 
 def _call(function, A, B, *kind, names="AB"):
-    """What public functions do: the short way where it serves; else checks, autocast and broadcasting first."""
-    if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, *kind)) is not None:  # which checks them, too
+    """Computes a product for a public function. On a GPU it tries the short way first. Otherwise it checks the operands,
+    applies autocast and broadcasts before it multiplies."""
+    if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, *kind)) is not None:  # is_plain checks A and B
         return C
     return _multiply(*_prepared(function, A, B, *kind, names), *kind)
 
 
-# ---- Operator, public functions. ----
+# ---- Public functions. ----
 
 # [begin problems]
-_MASKS = ("dense", "lower", "upper", "symmetric")  # their names; gram takes the first three
+_MASKS = ("dense", "lower", "upper", "symmetric")  # the names of the masks; gram accepts the first three
 _PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
 _PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
 # [end problems]
 
 
 def tril_matmul(A, B):
-    """The product of two lower triangular matrices, C = tril(A) @ tril(B).
+    """Returns the product of two lower triangular matrices, C = tril(A) @ tril(B).
 
     Args:
-        A, B: tensors (..., N, N), N >= 0, of one dtype (float32, float64, float16 or bfloat16) on one device, with any strides. The
-            leading dimensions broadcast as in torch.matmul. What stands above the diagonals is not read.
+        A, B: tensors (..., N, N) with N >= 0 and any strides, of one dtype and on one device. The dtype is float32, float64,
+            float16 or bfloat16. The leading dimensions broadcast as in torch.matmul. Elements above the diagonals are not
+            read.
 
     Returns:
-        C (..., N, N), contiguous, of the same dtype: C[i, j] = sum over k = j..i of A[i, k] * B[k, j], and exactly zero for i < j.
+        A contiguous tensor C (..., N, N) of the same dtype. C[i, j] is the sum over k = j..i of A[i, k] * B[k, j] where
+        i >= j, and exactly zero where i < j.
 
-    Differentiable, any number of times: dA = tril(tril(G) @ tril(B)^T), dB = tril(tril(A)^T @ tril(G)). What stands above the diagonals
-    is no input, and its gradient is zero.
+    C is differentiable any number of times. For G = dC the gradients are dA = tril(tril(G) @ tril(B)^T) and
+    dB = tril(tril(A)^T @ tril(G)). Elements above the diagonals are no inputs, and their gradients are zero.
 
     Raises:
-        TypeError: not a tensor, not dense, or of another dtype.
-        ValueError: fewer than two dimensions, not square, sizes that differ or leading dimensions that do not broadcast.
-        RuntimeError: dtypes or devices that differ; a CUDA tensor where the kernels could not be built; a launch that failed.
+        TypeError: An operand is no tensor, is not dense, or has another dtype.
+        ValueError: An operand has fewer than two dimensions or is not square, the sizes differ, or the leading dimensions do
+            not broadcast.
+        RuntimeError: The dtypes or the devices differ, the kernels for a CUDA tensor were not built, or a launch has failed.
     """
     return _call("tril_matmul", A, B, _NN, _LOWER)
 
 
 def triu_matmul(A, B):
-    """The product of two upper triangular matrices, C = triu(A) @ triu(B). All else as in tril_matmul, in mirror image."""
+    """Returns the product of two upper triangular matrices (..., N, N), C = triu(A) @ triu(B).
+
+    Elements below the diagonals are not read. Their gradients are zero, and so is C there. Everything else is as in
+    tril_matmul.
+    """
     return _call("triu_matmul", A, B, _NN, _UPPER)
 
 
 def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
-    """_call of one matrix, on the left or not, and dense ones. Of a batch of these it meets all rows in one product, which has one gradient
-    of it, or all columns, if to copy them takes less than a gradient for each."""
+    """Does what _call does. If one matrix multiplies a batch of dense ones, it computes one larger product instead of a batch.
+
+    The one matrix is A if `left` is True, and B otherwise. A matrix on the right multiplies all rows of the batch at once.
+    A matrix on the left multiplies all columns at once, which takes copies. It does so only where the copies take less time
+    than a gradient of the one matrix for each product of the batch.
+    """
     one, many = (A, B) if left else (B, A)
-    # Shards of a DTensor may stand in the way, and a traced graph keeps sizes
+    # Subclasses are left alone, because a DTensor may be sharded along the dimensions that would be joined. A traced graph
+    # keeps the sizes of its first call.
     if _is_no_subclass(A) and _is_no_subclass(B) and 2 <= one.dim() <= many.dim() > 2 and not (A.is_nested or B.is_nested):
         dynamic = torch.compiler.is_compiling()
         few_columns = not dynamic and (many.shape[-1] == 1 or (one.requires_grad and 4 * many.shape[-1] <= many.shape[-2]))
         single = one.dim() == 2 if dynamic else one.shape[:-2].numel() == 1
         if single and (few_columns or not left) and not torch.jit.is_tracing():
-            X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # an error tells of them as they are
+            X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # checks the shapes as given
             if left:  # C^T = B^T A^T
                 X, contraction, structure = X.mT, _NN if contraction == _TN else _NT, _masked(_FULL, _masks(structure)[0], _FULL)
             rows = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
             C = _reshaped(rows, (*X.shape[:-1], rows.shape[-1]))
-            return C.mT.clone(memory_format=torch.contiguous_format) if left else C  # not everywhere could a view be changed in place
+            return C.mT.clone(memory_format=torch.contiguous_format) if left else C  # a view could not be changed in place everywhere
     return _call(function, A, B, contraction, structure, names=names)
 
 
 def transposed_a_matmul(A, B):
-    """C = A^T @ B for dense A (..., K, M) and B (..., K, N), C (..., M, N); K, M, N >= 0, and zeros where K = 0.
+    """Returns C = A^T @ B for dense matrices A (..., K, M) and B (..., K, N), with K, M and N >= 0.
 
-    dA = B @ G^T, dB = A @ G. All else as in tril_matmul.
+    C is (..., M, N), and zero if K = 0. For G = dC the gradients are dA = B @ G^T and dB = A @ G. Everything else is as in
+    tril_matmul.
     """
     return _call_folded("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diagonal=0):
-    """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
+    """Returns the product of a triangular matrix A and a dense matrix X. torch.linalg.solve_triangular is its inverse.
 
-    A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
-    whose place are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). As in torch.tril and torch.triu A
-    ends, or begins, at another `diagonal`, above the main one or, if negative, below (which costs copies of A, X and C); if
-    `unitriangular`, it has to be 0. All else as in tril_matmul.
+    Args:
+        A: a tensor (..., N, N), of which only one triangle is read.
+        X: a tensor (..., N, K) if `left` is True, and (..., K, N) otherwise.
+        upper: True for the upper triangle of A, False for the lower one.
+        left: True for A @ X, False for X @ A.
+        unitriangular: True for ones in place of A's diagonal, which is not read then. This costs a copy of A.
+        diagonal: an int, the diagonal that bounds the triangle of A, as in torch.tril and torch.triu. A positive number
+            stands for a diagonal above the main one. It must be 0 if `unitriangular` is True. Other numbers than 0 cost
+            copies of A, X and C.
+
+    Returns:
+        A contiguous tensor with the shape of X, apart from broadcast leading dimensions, and with its dtype.
+
+    Raises:
+        TypeError: A flag is no bool, `diagonal` is no int, or an operand is not accepted by tril_matmul.
+        ValueError: `diagonal` is not 0 although `unitriangular` is True, or a shape does not fit.
+        RuntimeError: as in tril_matmul.
+
+    For G = dC and a lower triangle on the left, the gradients are dA = tril(G @ X^T) and dX = tril(A)^T @ G. Everything
+    else is as in tril_matmul.
     """
     name = "triangular_matmul"
     upper, left, unitriangular = _checked_flags(name, upper=upper, left=left, unitriangular=unitriangular)
@@ -4961,16 +5061,18 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     mask = _TRIU if upper else _TRIL
     if unitriangular:
         A, _ = _prepared(name, A, A, _NN, _LOWER, "AA")
-        if _is_no_subclass(A):  # contiguous: elements may be one in memory; in place torch.func.linearize would drop it
+        # A copy is made because expanded elements may share memory, and torch.func.linearize would drop a change in place.
+        if _is_no_subclass(A):
             A = A.contiguous().diagonal_scatter(A.new_ones(A.shape[:-1]), dim1=-2, dim2=-1)
-        else:  # of a DTensor, diagonal_scatter has no gradient
+        else:  # diagonal_scatter of a DTensor has no gradient
             A = torch.where(A.new_ones(A.shape[-1:], dtype=torch.bool).diag(), A.new_ones(()), A)
     operands, names = ((A, X), "AX") if left else ((X, A), "XA")
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if diagonal:
-        _prepared(name, *operands, _NN, structure, names)  # an error tells of them as they are
+        _prepared(name, *operands, _NN, structure, names)  # checks the shapes before the padding
         N, pad = A.shape[-1], torch.constant_pad_nd
-        # It becomes the main one by so many rows of zeros above A and columns to the right (upper: below, to the left), or fewer.
+        # The diagonal becomes the main one by `more` rows of zeros above A and as many columns of zeros on its right. For an
+        # upper triangle the rows are below and the columns on the left. A negative `more` takes rows and columns away.
         more = max(-N, min(N, -diagonal if upper else diagonal))
         rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))
         inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
@@ -4980,11 +5082,22 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
 
 
 def gram(X, *, transpose=False, structure="dense"):
-    """X @ X^T, or X^T @ X, if `transpose`: symmetric, bit by bit. One half is computed, unless all of it takes no longer.
+    """Returns the symmetric product C = X @ X^T, or X^T @ X.
 
-    X is (..., M, K); or, if `structure` is 'lower' or 'upper', (..., N, N), and its other triangle is not read. The result is (..., M, M),
-    or (..., K, K), if `transpose`. Both triangles of its gradient G count: dX = (G + G^T) @ X, or X @ (G + G^T), where G + G^T is rounded
-    to the dtype, and Inf beyond it. All else as in tril_matmul.
+    Args:
+        X: a tensor (..., M, K), which is square unless `structure` is 'dense'.
+        transpose: True for X^T @ X, False for X @ X^T.
+        structure: 'dense', 'lower' or 'upper'. Only the named triangle of X is read.
+
+    Returns:
+        A contiguous tensor (..., M, M), or (..., K, K) if `transpose` is True. C[i, j] and C[j, i] have the same bits. Only
+        one half of C is computed, unless all of it takes no longer.
+
+    Both triangles of G = dC count: dX = (G + G^T) @ X, or X @ (G + G^T) if `transpose` is True. On a GPU with kernels the
+    sum G + G^T is rounded to the dtype, and it is Inf where it exceeds the dtype's range.
+
+    Raises TypeError if `transpose` is no bool, ValueError for another `structure`, and what tril_matmul raises. Everything
+    else is as in tril_matmul.
     """
     (transpose,) = _checked_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _MASKS[:3]:
@@ -4994,25 +5107,36 @@ def gram(X, *, transpose=False, structure="dense"):
 
 
 def lu_matmul(L, U):
-    """L @ U of a lower and an upper triangular matrix, (..., N, N): what an LU factorisation inverts. The result is dense.
+    """Returns the dense matrix C = tril(L) @ triu(U) for matrices (..., N, N). An LU factorisation is the inverse of it.
 
-    The other triangles are not read. All else as in tril_matmul.
+    The other triangles are not read. For G = dC the gradients are dL = tril(G @ triu(U)^T) and dU = triu(tril(L)^T @ G).
+    Everything else is as in tril_matmul.
     """
     return _call("lu_matmul", L, U, *_PROBLEMS["lu"], names="LU")
 
 
 def triangular_inverse(L, *, upper=False, unitriangular=False):
-    """The inverse X of a triangular matrix L, triangular as well: what torch.linalg.solve_triangular(L, I, upper=upper) computes.
+    """Returns the inverse X of a triangular matrix L, as torch.linalg.solve_triangular(L, I, upper=upper) does.
 
-    L (..., N, N) is lower triangular, or upper, if `upper`, which costs a copy of X. The other triangle is not read. If
-    `unitriangular`, the diagonal is not read either, and ones are in its place. X has Inf or NaN where a diagonal
-    element is zero. In float32 an element is off by some 1e-6 of |X| |L| |X|, as by substitution. 16-bit types, and their
-    gradients, are computed in wider ones; autocast changes nothing, as torch has it. All else as in tril_matmul.
+    Args:
+        L: a tensor (..., N, N), of which only one triangle is read.
+        upper: True for the upper triangle of L, which costs a copy of X. False for the lower one.
+        unitriangular: True for ones in place of L's diagonal, which is not read then.
+
+    Returns:
+        A contiguous tensor X (..., N, N) of the same dtype, with exact zeros in the other triangle. A zero on the diagonal of
+        L makes Inf or NaN in X.
+
+    In float32 the error of an element is about 1e-6 of |X| |L| |X|, which is the error of substitution. 16-bit types and
+    their gradients are computed in a wider type. Autocast changes nothing, as in torch. For G = dX and a lower triangle, the
+    gradient is dL = -tril(X^T @ tril(G) @ X^T).
+
+    Raises TypeError if a flag is no bool, and what tril_matmul raises. Everything else is as in tril_matmul.
     """
     upper, unitriangular = _checked_flags("triangular_inverse", upper=upper, unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
     wide = L
-    if L.dtype in _HALVES:  # X^T G may overflow where dL does not; a CPU's float32 may round to 8 bits
+    if L.dtype in _HALVES:  # X^T G may overflow although dL does not, and a CPU's float32 products may round to 8 bits
         wide = L.float() if L.is_cuda else L.double()
     if upper:
         X = _operator("inverse", wide.mT, unitriangular).to(L.dtype)
@@ -5021,21 +5145,26 @@ def triangular_inverse(L, *, upper=False, unitriangular=False):
 
 
 def explain(A, B, problem="lower"):
-    """Computes one product and says how, for debugging (it waits for the GPU).
+    """Computes one product and tells which kernel did. It is for debugging, and it waits for the GPU.
 
-    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper'), transposed_a_matmul ('transposed_a'), lu_matmul ('lu') or
-    triangular_matmul ('triangular'), or both the matrix of gram ('gram').
+    Args:
+        A, B: the operands of the function that `problem` names. For 'gram' both are the one matrix.
+        problem: 'lower' (tril_matmul), 'upper' (triu_matmul), 'transposed_a' (transposed_a_matmul), 'lu' (lu_matmul),
+            'triangular' (triangular_matmul) or 'gram' (gram).
 
     Returns a dict:
-        'path': the kernel whose result counts, 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper, fallback' where part of
-            a batch fell back; or, where no kernel computes, 'cpu', 'torch' (a GPU before compute capability 8.0) or 'meta'
-        'fallback', 'fallback_at': whether pairs of float16 could not hold an operand, so that another kernel computed; and which products
-            of the batch, counted over its leading dimensions as one
-        'outliers': how many elements of the batch are too small for such a pair, and kept whole beside their blocks
-        'masks': of A, B and the result: 'dense', 'lower', 'upper' or 'symmetric'
+        'path': the kernel whose result counts.
+            'exact', 'tf32', 'mma': the exact path, the split-tf32 kernel and the mma kernel.
+            'half', 'hopper': the 16-bit kernel and the fp16x3 kernel.
+            'fallback', 'hopper, fallback': all of the batch, or a part of it, fell back from the fp16x3 kernel.
+            'cpu', 'torch', 'meta': no kernel. 'torch' stands for a GPU before compute capability 8.0.
+        'fallback': True if pairs of float16 could not hold an operand, so that another kernel computed.
+        'fallback_at': the numbers of the products that fell back. Leading dimensions are counted as one.
+        'outliers': how many elements of the batch are too small for such a pair, and are kept whole beside their blocks.
+        'masks': the masks of A, B and the result, each 'dense', 'lower', 'upper' or 'symmetric'.
 
-    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), RuntimeError on a GPU for what has no memory
-    of its own (under vmap, a negated view), and what those functions raise.
+    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor such as DTensor, and what the function
+    itself raises. On a GPU it raises RuntimeError for a tensor without memory of its own (under vmap, or a negated view).
     """
     if not isinstance(problem, str) or problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
@@ -5062,53 +5191,53 @@ def explain(A, B, problem="lower"):
 
 
 class ModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters."""
+    """KernelBench level 1, problem 15: tril_matmul of A and B (N, N). The module has no parameters."""
 
     def forward(self, A, B):
         return tril_matmul(A, B)
 
 
 class UpperModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 14: the product of two upper triangular matrices."""
+    """KernelBench level 1, problem 14: triu_matmul of A and B (N, N)."""
 
     def forward(self, A, B):
         return triu_matmul(A, B)
 
 
 class TransposedAModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 16: A.T @ B."""
+    """KernelBench level 1, problem 16: A.T @ B for A (K, M) and B (K, N)."""
 
     def forward(self, A, B):
         return transposed_a_matmul(A, B)
 
 
 class TriangularModelNew(torch.nn.Module):
-    """triangular_matmul, with its options."""
+    """triangular_matmul as a module. Its options are arguments of the call."""
 
     def forward(self, A, X, **options):
         return triangular_matmul(A, X, **options)
 
 
 class GramModelNew(torch.nn.Module):
-    """gram, with its options."""
+    """gram as a module. Its options are arguments of the call."""
 
     def forward(self, X, **options):
         return gram(X, **options)
 
 
 class InverseModelNew(torch.nn.Module):
-    """triangular_inverse, with its options."""
+    """triangular_inverse as a module. Its options are arguments of the call."""
 
     def forward(self, L, **options):
         return triangular_inverse(L, **options)
 
 
 def get_inputs():
-    """Two fresh lower triangular matrices (4096, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
+    """Returns two new lower triangular float32 matrices (4096, 4096), uniform in [0, 1), on the GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return [torch.rand(4096, 4096, dtype=torch.float32, device=device).tril() for _ in range(2)]
 
 
 def get_init_inputs():
-    """The models take no arguments."""
+    """Returns the arguments of ModelNew's constructor, which takes none."""
     return []
