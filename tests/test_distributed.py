@@ -229,7 +229,7 @@ def test_the_script_with_one_process(tmp_path):
     options = ["--size", "64", "--batch", "2", "16", "--device", "cpu", "--json", str(tmp_path / "rows.json")]
     done = subprocess.run([sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 ranks on the CPU, gloo" in done.stdout and "the all-reduce of dA" in done.stdout
+    assert "1 rank on the CPU, gloo" in done.stdout and "the all-reduce of dA" in done.stdout
     rows = [line for line in done.stdout.splitlines() if "forward" in line]
     assert [row.split(",")[0] for row in rows] == ["2 x 16 x 16"] * 2 + ["64 x 64"] * 2
     written = json.loads((tmp_path / "rows.json").read_text())

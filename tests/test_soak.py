@@ -11,6 +11,8 @@ import pytest
 import torch
 from helpers import DTYPES, ROOT, SOURCE, module, needs_cuda, needs_two_gpus
 
+from judge.measures import allowed
+
 soak = module("soak")
 
 SIZES = 100  # the largest that is drawn
@@ -161,7 +163,7 @@ def test_twice_what_torch_is_off_by_is_excused(monkeypatch, dtype, off):
     monkeypatch.setattr(soak, "in_float64", lambda *_: in_float64)
     rounded = rounding * exact.abs().clamp_min(torch.finfo(dtype).smallest_normal)
     monkeypatch.setattr(soak, "by_torch", lambda *_: {"C": exact + exact.sign() * (rounded + off * magnitude)})
-    least, most = soak.check.allowed(dtype, call.sides[0])
+    least, most = allowed(dtype, call.sides[0])
     wanted = 1.0 if dtype == torch.float64 else (min(2 * off, most) + rounding) / (least + rounding)
     assert soak.excuse(call, "C", "cpu") == pytest.approx(wanted, rel=1e-3)
 
