@@ -98,29 +98,31 @@ __all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs
 
 # ==== 1. CUDA source ====
 
-# ---- Shared by the kernels and the C++ binding: one product, described without any torch type. ----
+# ---- Types: how the kernels and the C++ binding describe one product, without any torch type. ----
 #
-# Three contractions make the family, forward and gradients: the partial derivatives of T(A, B, G) = sum over i >= k >= j of
-# A[i,k] B[k,j] G[i,j]. As C[m, n] = sum over k of X[m, k] * Y[k, n] they are:
+# The product of two lower triangles and its two gradients are contractions of one form:
+# C[m, n] = sum over k of X[m, k] * Y[k, n]. They are the partial derivatives of
+# T(A, B, G) = sum over i >= k >= j of A[i,k] B[k,j] G[i,j]:
 #
 #     name  result       X[m, k]  Y[k, n]  k runs over  X has k  Y has k
 #     NN    C  = A B     A[m, k]  B[k, n]  n .. m       <= m     >= n
 #     NT    dA = G B^T   G[m, k]  B[n, k]  0 .. n       <= m     <= n
 #     TN    dB = A^T G   A[k, m]  G[k, n]  m .. N-1     >= m     >= n
 #
-# The binding swaps the strides of a transposed operand, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
+# The binding swaps the strides of a transposed operand. So a kernel sees only X[m, k], Y[k, n] and a range of k.
 _CUDA_TYPES = r"""
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
-// Hooks for tests. tests/sanitize.py and tests/test_stress.py build copies of this file in which #defines stand in place of the next line;
-// without them the hooks expand to nothing.
+// Hooks for tests. tests/sanitize.py and tests/test_stress.py build copies of this file with #defines in place of the
+// next line. Without those #defines the hooks expand to nothing.
 // [hooks]
 #if defined(TRIL_MATMUL_RACECHECK)
 #define IF_RACECHECK(...) __VA_ARGS__
-constexpr bool kEveryThreadArrives = true;   // at barriers where else one thread arrives for others
+// Every thread arrives at an mbarrier itself. Otherwise one thread arrives for its whole warp or team.
+constexpr bool kEveryThreadArrives = true;
 #else
 #define IF_RACECHECK(...)
 constexpr bool kEveryThreadArrives = false;
@@ -131,53 +133,58 @@ constexpr bool kEveryThreadArrives = false;
 #else
 #define IF_INITCHECK(...)
 #endif
-#if defined(TRIL_MATMUL_DELAY)   // tests/test_stress.py: delays, and checks of what they must not break
+#if defined(TRIL_MATMUL_DELAY)   // tests/test_stress.py adds delays, and checks that they break nothing
 #define IF_DELAY(...) __VA_ARGS__
 #else
 #define IF_DELAY(...)
 #endif
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
-enum Mask : int { kFull = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // kSymmetric: of results alone
-// Which elements an operand has, by line (row m of X, column n of Y) and k: those with (k - line) * side <= 0.
+enum Mask : int { kFull = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // only a result can be kSymmetric
+// Which elements an operand has. A line is a row m of X or a column n of Y. The operand has the elements
+// with (k - line) * KRange <= 0, so the values of this enum matter: see is_in_range.
 enum KRange : int { kFromDiagonal = -1, kAll, kToDiagonal };
 enum ElementType : int { kFloat32, kFloat64, kFloat16, kBFloat16 };
-enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // TRIL_MATMUL_PATH
+// The value of TRIL_MATMUL_PATH: which kernels the user allows.
+enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };
 
-constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
+// The most rows or columns of a matrix. Indices have 32 bits, and the last tile may reach beyond the last row.
+constexpr int64_t kMaxSize = 2147483647 - 1024;
 constexpr int kMaxBatchDims = 8;
 
-// Strides are in elements, zero of expanded dimensions. All of C is written, zeros above the diagonal too.
+// One product, or a batch of products of one size. Strides are in elements; expanded dimensions have stride 0.
+// A kernel writes all of C, including the zeros above its diagonal.
 struct Product {
   const void* x;
   const void* y;
   void* c;
-  int64_t x_row, x_col, y_row, y_col, c_row, c_col;   // one of C's is 1
-  int64_t c_batch;       // from one product's C to the next one's
-  int m, n, k;           // C is m x n
-  KRange x_range, y_range;   // KRange::kAll but of triangles, which are square
-  int c_lower;           // 1: C is square, and what is above its diagonal is not computed, but zero or
-  int symmetric;         // 1: what stands opposite; y is x, transposed
-  int allow_tf32;              // 1: 11 bits of float32 operands are enough (torch's TF32)
-  int64_t batches;       // batch_size[0] * ... * batch_size[batch_dims - 1]
+  int64_t x_row, x_col, y_row, y_col, c_row, c_col;   // strides; c_row or c_col is 1
+  int64_t c_batch;           // the stride between the Cs of successive products
+  int m, n, k;               // X is m x k, Y is k x n, C is m x n
+  KRange x_range, y_range;   // kAll for dense operands; a triangular operand is square
+  int c_lower;               // 1: C is square, and only its lower triangle is computed
+  int symmetric;             // 1: Y is X transposed; the lower triangle of C is also written to the upper one
+  int allow_tf32;            // 1: 11 significant bits of float32 operands are enough (torch's TF32)
+  int64_t batches;           // batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   ElementType type;
-  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];
+  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // sizes, and strides
 };
 
 struct Gpu {
-  int sms, major;               // 9 of compute capability 9.0
-  struct CUstream_st* stream;   // a cudaStream_t, which all kernels of a call go to
-  void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory, given later to work of this stream alone
+  int sms, major;               // streaming multiprocessors; 9 for compute capability 9.0
+  struct CUstream_st* stream;   // the cudaStream_t on which all kernels of a call run
+  // Allocates device memory for this call. Only later work of the same stream reuses it.
+  void* (*allocate)(const Gpu& gpu, int64_t bytes);
 };
 
-// How a product of the fp16x3 kernel went, in device memory.
+// What packing tells the later kernels, and the host, about a product of the fp16x3 kernel. It is in device memory.
 struct Control {
-  int fallback;   // set by packing if pairs of fp16 cannot hold a block: fixup_kernel then computes the product
-  int outliers;   // elements that packing lists, too small beside the largest of their block
+  int fallback;   // 1: float16 numbers hi + lo cannot hold the operands, so fixup_kernel computes this product
+  int outliers;   // how many elements are too small, beside the largest of their block, to be packed
 };
 
-// A workspace begins with the word of Progress; the Controls of all products follow.
+// A workspace begins with the 8-byte word of Progress. The Controls of all products follow it.
 [[maybe_unused]] constexpr int64_t kControlsOffset = 8;
 
 enum Kernel : int { kExactKernel, kSplitTf32Kernel, kSixteenBitKernel, kMmaKernel, kFp16x3Kernel };
@@ -189,47 +196,57 @@ _CUDA_LAUNCHERS = r"""
 
 #include <cuda_runtime_api.h>
 
+// Returns the kernel that computes a product. `path` is the user's TRIL_MATMUL_PATH.
 Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 
-// Which operands a kernel cannot read as they are: bit 0 for x, bit 1 for y.
+// Returns which operands a kernel cannot read as they are: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
-// Whether a symmetric 16-bit product is computed whole, and not half of it, stored twice (the bits are the same): where that takes no
-// longer, measured on an H200.
+// Whether the kernel computes both triangles of a symmetric 16-bit product. Otherwise it computes the lower triangle
+// and stores each element twice. Both ways give the same bits; the policy takes the faster one.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
-// Raises a Python error, if this is one. Hidden: other libraries may have such a name.
+// Raises a Python error if `error` is not cudaSuccess. The symbol is hidden, because other libraries may also have
+// a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on the current device, `gpu`. The fp16x3 kernel's workspace has each product's Control near its begin.
+// Launches all kernels of a product on the current device, which `gpu` describes. The fp16x3 kernel's workspace
+// has the Controls of all products at kControlsOffset.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
-// Rows 64 `row` to 64 `row` + 63 of p.c, the inverse of the lower p.x, float32 or float64: see invert_rows.
+// Computes rows 64 * row to 64 * row + 63 of p.c, the inverse of the lower triangular p.x (float32 or float64).
+// `before` and `unit` are explained at invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, which left both packed in `kept`, their workspace. False, and
-// nothing is launched, if such a workspace has not so many bytes.
+// Computes the gradients dx = G y^T and dy = x^T G of the float32 product x y of two triangles. The product has left
+// both operands packed in its workspace, `kept`, which has `bytes` bytes. Returns false, and launches nothing, if
+// is not the size of such a workspace. It also does so if torch's TF32 setting has changed since.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu);
 """
 
-# ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----
+# ---- Schedule: the arithmetic of tiles. ----
 #
-# Tiles differ in length, the k that they sum. The longest come first, so that no SM works on alone for long.
+# Takes a Product and a number. Produces the tile of C that has this number, and the range of k that the tile sums.
+#
+# Tiles differ in length, because only a part of k exists for each of them. The longest tiles have the smallest
+# numbers, and begin first. Otherwise one SM would begin a long tile last, and work on alone.
+# No table in memory is read. So a CTA finds its tile in a few instructions.
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
 
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
-#define DEVICE __device__ inline   // as CUTLASS_DEVICE
+#define DEVICE __device__ inline
 #define HOST_DEVICE __host__ __device__ inline
 
-constexpr int kBlock = 64;   // elements a side of a packed block, an operand tile, a k-block
+constexpr int kBlock = 64;   // the edge of a block of an operand, and the depth of a k-block, in elements
 
 HOST_DEVICE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-HOST_DEVICE int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }   // signs would take more instructions
+// Unsigned, because a signed division takes more instructions.
+HOST_DEVICE int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// The largest r with triangle(r) <= q. The root is rounded to the nearest integer: that one, or the next.
+// Returns the largest r with triangle(r) <= q. The float root is that r or r + 1; the second line corrects it.
 DEVICE int triangle_root(int q) {
   const uint32_t r = sqrt(8 * float(q) + 1) / 2;
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
@@ -237,30 +254,33 @@ DEVICE int triangle_root(int q) {
 
 // ---- Schedule: an operand tile.
 
-// An operand tile is 64 x 64 elements of 16 bits in shared memory, as wgmma reads it: 64 rows of 128 bytes in the 128-byte swizzle.
+// An operand tile is 64 x 64 elements of 16 bits in shared memory, as wgmma reads them: 64 rows of 128 bytes in the
+// 128-byte swizzle. The swizzle permutes the eight 16-byte chunks of a row by the row's number.
 constexpr int kOperandBytes = kBlock * kBlock * 2;
 
-// The offset in bytes of an element in its operand tile.
+// Returns the offset of an element in its operand tile, in bytes.
 DEVICE int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Schedule: the products of a batch.
 
-// Calls f(d, at) for each batch dimension d: product `number` is at `at` of it.
+// Calls f(d, index) for each batch dimension d. Product `number` of the batch has this index in that dimension.
 template <typename F>
 DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
-  uint32_t remainder = number;   // 0, if there are none
-  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // a division each; most batches need none
+  uint32_t remainder = number;   // without batch dimensions number is 0, and so f(0, 0) is harmless
+  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each dimension but the first takes a division
     const uint32_t size = p.batch_size[d];
     f(d, remainder % size), remainder /= size;
   }
   f(0, remainder);
 }
 
+// Returns the offset of product `number` in an operand with these batch strides, in elements.
 DEVICE int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
   int64_t offset = 0;
   for_each_batch_dim(p, number, [&](int d, uint32_t index) { offset += index * strides[d]; });
   return offset;
 }
+// Returns the C of product `number`.
 template <typename T>
 DEVICE T* c_matrix(const Product& p, int number) { return static_cast<T*>(p.c) + uint32_t(number) * p.c_batch; }
 
@@ -268,8 +288,9 @@ DEVICE T* c_matrix(const Product& p, int number) { return static_cast<T*>(p.c) +
 
 enum Operand : int { kX, kY };
 
-// Whether the rows of a packed operand are its k; else they are lines. Triangles are packed as lower ones, others as they lie; where X's
-// are k, Y's are, too: so there are three kinds of products, as there are contractions.
+// Whether the rows of a packed operand are k. Otherwise they are lines. A triangle is packed such that it is lower,
+// a dense operand in its order in memory. Where the rows of X are k, the rows of Y are k too. So the fp16x3 kernel
+// needs three versions and not four, one for each contraction.
 HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   const bool x_k_is_row =
       p.x_range == KRange::kFromDiagonal || (!p.x_range && p.y_range != KRange::kToDiagonal && p.x_row < p.x_col);
@@ -278,21 +299,25 @@ HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
 
 DEVICE bool is_in_range(KRange k_range, int line, int k) { return (k - line) * k_range <= 0; }
 
-// The first k-block that may be on the diagonal, for lines from block `line` on; without a diagonal beyond all.
+// Returns the first k-block that may meet the diagonal, for lines from block `line` on. A dense operand has no
+// diagonal: then the result is beyond every k-block.
 DEVICE int first_on_diagonal(KRange k_range, int line) { return k_range ? line : int(kMaxSize); }
 
+// Whether a kernel has to write zeros above the diagonal of C.
 HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
 // Whether X, Y and C are triangles: tril_matmul and its gradients.
 HOST_DEVICE bool is_lower(const Product& p) { return p.x_range && p.y_range && has_zeros(p); }
 
-// Whether zeros of a mask may meet an Inf or a NaN of the other operand.
+// Whether an operand is triangular. Then the zeros of its mask may meet an Inf or a NaN of the other operand.
 HOST_DEVICE bool is_masked(const Product& p) { return p.x_range || p.y_range; }
 
-// Whether half precision stores a symmetric C twice, as kernels of smaller tiles do; else `mirror` copies it.
+// Whether the 16-bit kernel stores each element of a symmetric C twice, as the kernels of 64 x 64 tiles do. Otherwise
+// a launch of `mirror` copies the lower triangle afterwards.
 HOST_DEVICE bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
-// The k that rows [row, row_end) and columns [col, col_end) of C sum: in elements, or in blocks of one size.
+// Rows [row, row_end) and columns [col, col_end) of C sum k from first_k to end_of_k. All arguments are in one unit:
+// elements, or blocks of one size. `depth` is the whole k.
 HOST_DEVICE int first_k(KRange x_range, KRange y_range, int row, int col) {
   return max(x_range == KRange::kFromDiagonal ? row : 0, y_range == KRange::kFromDiagonal ? col : 0);
 }
@@ -304,33 +329,39 @@ HOST_DEVICE int end_of_k(KRange x_range, KRange y_range, int row_end, int col_en
 // ---- Schedule: the order of tiles, the longest first.
 
 struct Tile {
-  int i, j;             // row and column, in tiles
-  int k_begin, k_end;   // it sums [k_begin, k_end)
+  int i, j;             // row and column of the tile, in tiles
+  int k_begin, k_end;   // the tile sums k in [k_begin, k_end), in units of TileOrder
 };
 
-// The tiles of one C, R rows and S columns, come in groups of one length. With a triangular operand there are G groups, as many as tiles
-// along k, and group g is G - g tiles long.
+// The order of the tiles of one C, which has R rows and S columns of tiles. The tiles come in groups of equal length,
+// the longest group first. With a triangular operand there are G groups, as many as there are tiles along k. A tile
+// of group g is G - g tiles of k long. These are the groups:
 //
-//   C lower, both triangular   g + 1 tiles: of an anti-diagonal (NN), a column (NT) or a row (TN)
-//   C lower, one triangular    a row (X) or a column (Y), of g + 1 tiles, or of R - g if the longest has most
-//   C all, both triangular     2 g + 1 tiles, a row and a column that meet in a corner
-//   C all, one triangular      a row (X) or a column (Y), of S or R tiles
-//   none triangular            one group: bands of rows, so that tiles meet in the L2 cache; C lower: anti-diagonals
+//   C       triangular   number of tiles in group g       what the group is
+//   lower   X and Y      g + 1                            a diagonal (NN), a column (NT) or a row (TN)
+//   lower   X or Y       g + 1, or R - g (groups_shrink)  a row (if X is triangular) or a column (if Y is)
+//   all     X and Y      2 g + 1                          a row and a column that meet on the diagonal
+//   all     X or Y       S or R                           a row (if X is triangular) or a column (if Y is)
+//   lower   none         all tiles: one group             its tiles come by diagonals, from the lower left corner
+//   all     none         all tiles: one group             its tiles come in bands of rows
+//
+// Tiles of a band share operands, which they find in the L2 cache.
 struct TileOrder {
   int rows, cols;   // of one C, in tiles
   KRange x_range, y_range;
   int c_lower;
-  int edge, depth;   // of a tile, and of all k, in units
+  int edge, depth;   // the edge of a tile, and the whole k, in units
 
-  // edge, unit: in elements
+  // `edge` and `unit` are in elements. The k of tiles is counted in units.
   HOST_DEVICE static TileOrder make(const Product& p, int edge, int unit = 1) {
     return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_range,          p.y_range,
             p.c_lower,           edge / unit,         ceil_div(p.k, unit)};
   }
   HOST_DEVICE bool masked() const { return x_range || y_range; }
   HOST_DEVICE bool both_masked() const { return x_range && y_range; }
-  HOST_DEVICE bool by_rows() const { return !y_range; }   // if one operand is triangular
-  // C lower, one triangular: whether the longest group has most tiles
+  // Whether groups are rows of C and not columns. It has a meaning only if exactly one operand is triangular.
+  HOST_DEVICE bool by_rows() const { return !y_range; }
+  // Whether later groups have fewer tiles. It has a meaning only if C is lower and exactly one operand is triangular.
   HOST_DEVICE bool groups_shrink() const {
     return by_rows() ? x_range == KRange::kToDiagonal : !x_range && y_range == KRange::kFromDiagonal;
   }
@@ -343,8 +374,10 @@ struct TileOrder {
            : both_masked() ? 2 * group + 1
                            : (by_rows() ? cols : rows);
   }
+  // Returns how much k a tile of the group sums, in units.
   HOST_DEVICE int length(int group) const { return masked() ? min(depth, (groups() - group) * edge) : depth; }
-  int64_t work() const {   // of all tiles
+  // Returns the sum of the lengths of all tiles.
+  int64_t work() const {
     int64_t sum = 0;
     for (int group = 0; group < groups(); ++group) sum += tiles_in_group(group) * length(group);
     return sum;
@@ -354,25 +387,29 @@ struct TileOrder {
     return {i, j, first_k(x_range, y_range, i * edge, j * edge),
             end_of_k(x_range, y_range, (i + 1) * edge, (j + 1) * edge, depth)};
   }
+  // Returns the tile at a position of the order. It finds the group first, by a root, and then the place in the group.
   DEVICE Tile find_tile(int tile_index) const {
+    // The row or column of tiles that is the group, where exactly one operand is triangular
     auto group_to_line = [&](int group) {
       return (by_rows() ? x_range : y_range) == KRange::kToDiagonal ? groups() - 1 - group : group;
     };
     int i, j;
     if (c_lower && masked() == both_masked()) {
-      // in 32 bits: half the instructions
+      // 32 bits suffice, and take half the instructions of 64
       const uint32_t root = triangle_root(tile_index), first = root * (root + 1) / 2;
       const int group = root, index_in_group = tile_index - first;
       i = x_range == KRange::kFromDiagonal ? group : index_in_group + rows - 1 - group,
       j = y_range == KRange::kToDiagonal ? rows - 1 - group : index_in_group;
-    } else if (c_lower) {   // one triangular; falling groups are rising ones, from the end
+    } else if (c_lower) {   // one operand is triangular; groups that shrink are groups that grow, counted from the end
       const int rising_index = groups_shrink() ? int(count()) - 1 - tile_index : tile_index,
                 root = triangle_root(rising_index), index_in_group = rising_index - int(triangle(root));
       const int line = group_to_line(groups_shrink() ? rows - 1 - root : root),
                 index_in_line = groups_shrink() ? root - index_in_group : index_in_group;
       i = by_rows() ? line : line + index_in_line, j = by_rows() ? index_in_line : line;
-    } else if (both_masked()) {   // the corner first: so opposite tiles of a symmetric product are split alike
-      int group = triangle_root(tile_index / 2);   // the square root, or one less
+    } else if (both_masked()) {
+      // The tile on the diagonal comes first, then the row, then the column. So tiles that are opposite each other
+      // in a symmetric product have the same length and are split alike
+      int group = triangle_root(tile_index / 2);   // the square root of tile_index, rounded down, or one less
       group += uint32_t(group + 1) * (group + 1) <= uint32_t(tile_index);
       const int index_in_line = tile_index - group * group;
       i = index_in_line <= group ? group : index_in_line - group - 1,
@@ -395,14 +432,14 @@ struct TileOrder {
 
 // ---- Schedule: the tiles of the split-tf32 and the mma kernel, in elements.
 
-// What a CTA computes: a split of a tile.
+// What a CTA computes: one split of a tile, which is a part of the tile's k.
 template <typename T>
 struct WorkTile {
-  const T *x, *y;          // of one product of the batch
+  const T *x, *y;          // the matrices of one product of the batch
   T* c;
-  Tile tile;               // i = -1: there is nothing to do
-  int splits, split;       // of the tile, a power of two; this CTA's
-  int k_begin, k_blocks;   // of the split
+  Tile tile;               // tile.i is -1 if the CTA has nothing to do
+  int splits, split;       // the number of splits of the tile, a power of two, and the index of this CTA's split
+  int k_begin, k_blocks;   // where the split begins, in elements, and how many k-blocks it has
   DEVICE WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
       : x(static_cast<const T*>(p.x)),
         y(static_cast<const T*>(p.y)),
@@ -418,19 +455,20 @@ struct WorkTile {
   }
 };
 
-// How clusters compute tiles, the longest first: all CTAs of one share the k of a tile, then half of them, and of the last tiles a CTA has
-// one each. docs/kernel.md has a picture.
+// How clusters of four CTAs compute the tiles, the longest first. All four CTAs share the k of each of the first
+// tiles. Two CTAs share each of the next tiles. One CTA computes each of the last tiles. docs/kernel.md has a picture.
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
-  uint32_t tiles;          // of one product, if any are shared
-  uint32_t cluster_size;   // kMostSplits; or 1, where nothing is shared
-  // of clusters, as they come, if tiles are shared: 4 * the first tile + log2 of splits
+  uint32_t tiles;          // the number of tiles of one product; 0 if no tile is split
+  uint32_t cluster_size;   // kMostSplits, or 1 if no tile is split
+  // For each cluster, in launch order: 4 * its first tile + log2 of the splits of its tiles; unused if no tile is split
   uint16_t order[kMostClusters];
-  int64_t clusters;        // of one product
+  int64_t clusters;        // the number of clusters of one product
 };
 
-// What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this, and a division takes long.
+// Returns what a CTA computes, by its cluster and its rank there. Clusters go to the products of a batch in turns. The
+// first k-block waits for this function, so it avoids divisions, which take long.
 template <typename T>
 DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
@@ -444,38 +482,42 @@ DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t c
   return {p, batch, plan.tile_order.find_tile(tile), splits, split, block_k};
 }
 
-// ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
+// ---- Schedule: the tiles of the 16-bit and the fp16x3 kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;   // of large ones, by two CTAs, one above the other
+constexpr int kTileEdge = 256;   // the edge of a large tile, in elements; a cluster of two CTAs computes it
 
-// A tile of C, as a cluster computes it. row = -1: there are no more.
+// A tile of C, or one split of it, as a cluster computes it. Rows, columns and k are in blocks of 64.
 struct alignas(16) ClusterTile {
-  int row, col, cols;   // its first block, and its columns of blocks; of rows it has Tiles::edge
-  int batch;
-  int k_begin, k_end;   // its k-blocks, or its split's: [k_begin, k_end)
-  int pair_half;           // 0; or 1 or 2, of two corners
-  int split, splits;    // of its k-blocks; set where tiles may be cut
-  int partial_slot;            // of SplitTiles: of its first split's partial sums
-  IF_DELAY(int tile_seq;)      // its number in the ring of the cluster
+  int row, col, cols;   // the first row, or -1 if no tile is left; the first column; the number of columns
+  int batch;            // which product of the batch it is
+  int k_begin, k_end;   // the k-blocks that are summed: [k_begin, k_end)
+  int pair_half;        // 1 or 2: a half of a diagonal pair (ClusterTiles::diagonal_pairs); 0: an ordinary tile
+  int split, splits;    // the index of this split, and the number of splits; take_split sets both
+  int partial_slot;     // where the partial sums of the tile's first split go; SplitTiles sets it
+  IF_DELAY(int tile_seq;)   // the number of the tile among the tiles of its cluster
 
+  // Reduces the tile to split `number` of `parts`.
   DEVICE void take_split(int number, int parts) {
     split = number, splits = parts;
     if (parts == 1) return;
-    const uint32_t length = k_end - k_begin, count = parts;   // without a sign a division takes fewer instructions
+    const uint32_t length = k_end - k_begin, count = parts;   // an unsigned division takes fewer instructions
     k_end = k_begin + length * (number + 1) / count, k_begin += length * number / count;
   }
 };
 
-// The tiles of a batch by number, the longest first. The tiles at one place of C, of all products, have successive numbers.
+// The tiles of a batch by number, the longest first. The tiles of all products at one position of C have successive
+// numbers.
 struct ClusterTiles {
   TileOrder order;
   int batches;
-  int column_split_tiles;   // the first so many tiles have two numbers: the left and the right half of their columns
-  bool diagonal_pairs;      // whether the last tiles are halves of diagonal pairs: see docs/kernel.md
-  int count;                // of numbers
-  int splits = 1;           // CTAs of a cluster that share the k-blocks of a tile
-  int clusters;
-  int tail_tiles;           // so many more tiles have no numbers: see last_on_diagonal
+  int column_split_tiles;   // how many tiles, the first, have two numbers: for the left and right half of their columns
+  // Whether the last tiles are halves of diagonal pairs. A pair is two tiles on the diagonal of a symmetric C and the
+  // tile that shares its rows with one and its columns with the other. Two CTAs compute half of a pair each.
+  bool diagonal_pairs;
+  int count;                // how many numbers there are
+  int splits = 1;           // how many CTAs of a cluster share the k-blocks of a tile
+  int clusters;             // how many clusters are launched
+  int tail_tiles;           // how many further tiles have no number, because last_on_diagonal computes them
 
   DEVICE ClusterTile find_tile(uint32_t number) const {
     const int edge = order.edge, depth = order.depth;
@@ -483,7 +525,8 @@ struct ClusterTiles {
     uint32_t tile = is_column_half ? number / 2 : number - column_split_tiles;
     int batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
-    // Diagonal pairs: where the number lies behind the tiles of all rows but the last two, and how many tiles beside the diagonal follow
+    // With diagonal pairs, the main diagonal and the one below it come last. tail_index counts from there. The
+    // first beside_diagonal tiles lie beside the main diagonal and belong to no pair. Halves of pairs follow
     const int tail_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
     const int beside_diagonal = (order.rows - 1) / 2;
     if (diagonal_pairs && tail_index >= beside_diagonal) {
@@ -495,16 +538,18 @@ struct ClusterTiles {
     const int row = ordered.i * edge;
     const int col = ordered.j * edge + (is_column_half && number % 2 ? edge / 2 : 0);
     const int cols = is_column_half ? edge / 2 : edge;
-    // Where all of C is computed, a half sums the k of its tile: in a symmetric product the tile opposite meets the same Inf
+    // A half of the columns sums only the k that its own columns need. In a product of two triangles with a full C
+    // it sums the k of its whole tile. So opposite tiles of a symmetric C meet the same Inf
     if (!is_column_half || (order.both_masked() && !order.c_lower))
       return {row, col, cols, batch, ordered.k_begin, ordered.k_end};
-    // Every half has a k-block, also one beyond the last column
+    // Every half has at least one k-block, even if it lies beyond the last column of C
     const int k_begin = min(first_k(order.x_range, order.y_range, row, col), depth - 1);
     const int k_end = end_of_k(order.x_range, order.y_range, row + edge, col + cols, depth);
     return {row, col, cols, batch, k_begin, k_end};
   }
 
-  // The k-block at index k_index of a tile. A tile begins with the k-block in the middle of k, if it has that, and wraps around at its end.
+  // Returns the k-block at position k_index of a tile's sum. A tile begins with the k-block in the middle of all k, if
+  // it has that one, and wraps around at its end. So tiles that begin together read the same blocks.
   DEVICE int k_block(const ClusterTile& tile, int k_index) const {
     const int middle = order.depth / 2;
     const int k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + k_index;
@@ -514,16 +559,16 @@ struct ClusterTiles {
 
 // ---- Schedule: the tiles of the fp16x3 kernel, and their splits.
 
-// ClusterTiles whose numbers stand for splits of tiles. With a triangular operand, tiles of more than `longest` k-blocks
-// are split. Dense products have tiles of one length: there the first num_split_tiles are split. The splits of a tile
-// have successive numbers: the earlier ones have been handed out before the last one, which waits for them.
+// ClusterTiles whose numbers stand for splits of tiles. The splits of a tile have successive numbers. So the earlier
+// splits have begun before the last one, which waits for their sums.
 struct SplitTiles {
   ClusterTiles tiles;
-  int longest;
-  int num_split_tiles;
-  int partial_slots;   // of one product: for the partial sums of all splits but each tile's last
+  int longest;           // the most k-blocks of a split; a longer tile of a product with a triangle is split
+  int num_split_tiles;   // how many tiles of a dense product are split, the first; all its tiles have one length
+  // How many partial sums of tiles one product leaves in memory: one per split, except for each tile's last split
+  int partial_slots;
 
-  // Groups of one length and one number of splits.
+  // The tiles of a group have equal lengths and equally many splits.
   HOST_DEVICE int groups() const { return tiles.order.masked() ? tiles.order.groups() : 2; }
   HOST_DEVICE int64_t tiles_in_group(int group) const {
     return tiles.order.masked() ? tiles.order.tiles_in_group(group)
@@ -536,14 +581,15 @@ struct SplitTiles {
 
   DEVICE ClusterTile find_tile(uint32_t number) const {
     const uint32_t batches = tiles.batches, batch = number % batches, index_in_product = number / batches;
-    uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;   // first_tile: of the group
+    // first_tile is the first tile of the group; remaining is the number counted from there
+    uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;
     for (; (splits = splits_in_group(group)) > 1 && remaining >= (group_tiles = tiles_in_group(group)) * splits;
          ++group)
       remaining -= group_tiles * splits, first_tile += group_tiles;
     const uint32_t index_in_group = remaining / splits;
     ClusterTile tile = tiles.find_tile((first_tile + index_in_group) * batches + batch);
     tile.take_split(remaining - index_in_group * splits, splits);
-    // The slot is the number of splits before this tile, less one for each tile before it
+    // The slot is the number of splits before this tile, minus one for each tile before it
     tile.partial_slot = batch * partial_slots + index_in_product - tile.split - (first_tile + index_in_group);
     return tile;
   }
@@ -553,29 +599,30 @@ struct SplitTiles {
 
 # ---- Policy: every decision of the host. ----
 #
-# Takes a Product and a Gpu. Produces which kernel computes it, which operands are copied first, whether a symmetric
-# product is computed whole, which tiles there are and into how many splits they are cut. No other section decides
-# such things.
+# Takes a Product and a Gpu. Produces the kernel that computes the product, and the operands that are copied first.
+# Other results are whether a symmetric product is computed whole, the tiles, and the number of their splits. No other
+# section makes such decisions.
 #
-# The constants are measurements, not laws: each was fitted on an H200 (132 SMs, torch 2.11, CUDA 13) on the day
-# beside it. The records are benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json;
-# docs/limits.md has what was measured at the bounds. On another GPU other values may be better, but none is wrong:
-# every kernel computes every product that it is given right.
+# The constants are measurements, not laws. Each was fitted on an H200 (132 SMs, torch 2.11, CUDA 13) on the day
+# beside it. The records are benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json.
+# docs/limits.md has what was measured at the bounds. On another GPU other values may be faster. But no value gives a
+# wrong result, because every kernel is correct for every product that it is given.
 _CUDA_POLICY = r"""
 #include <numeric>
 
 // ---- Policy: the splits of the split-tf32 and the mma kernel.
 
-// 2026-11-24. A split has at least two k-blocks, since each has a start and an end. A tile that is shared has at
-// least three, or five of 16 bits, which take the least time. Where there are more tiles than room, only those longer
-// than 1.6 times an even share are split.
+// 2026-11-24. A split has at least two k-blocks, since every split also has a start and an end to pay for. No tile is
+// split if the longest has fewer than three k-blocks. In 16-bit types that bound is five, since their k-blocks take
+// the least time.
 constexpr int kMinSplitKBlocks = 2, kMinSharedKBlocks = 3, kMinSharedKBlocks16Bit = 5;
+// If the GPU has no room for all clusters at once, only tiles of more than 8 / 5 of an even share are split.
 constexpr int64_t kCrowdedShareNumerator = 8, kCrowdedShareDenominator = 5;
-// the bound on a split's length is raised by a part of itself, until all clusters fit
+// The search for the length of splits goes up in steps of a 32nd of that length.
 constexpr int64_t kLongestStepFraction = 32;
 
-// The plan with the shortest splits with which all clusters are on the GPU at once. clusters_at_once: how many the
-// GPU has room for; first_clusters: with one CTA per SM.
+// Returns the plan with the shortest splits with which the GPU has room for all clusters at once. That room is
+// clusters_at_once. first_clusters is the number of clusters that fit with only one CTA per SM.
 inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t clusters_at_once, int64_t first_clusters) {
   const TileOrder tile_order = TileOrder::make(p, kBlock), in_k_blocks = TileOrder::make(p, kBlock, block_k);
   const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * SplitPlan::kMostSplits;
@@ -584,7 +631,7 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
   const int min_shared_k_blocks = block_k == kBlock ? kMinSharedKBlocks16Bit : kMinSharedKBlocks;
   for (int64_t longest = std::max<int64_t>(kMinSplitKBlocks, even_share);
        longest < length(0) && length(0) >= min_shared_k_blocks; longest += 1 + longest / kLongestStepFraction) {
-    int64_t by_all = 0, by_half = 0;   // tiles that four CTAs share, and two
+    int64_t by_all = 0, by_half = 0;   // how many tiles four CTAs share, and how many two CTAs share
     for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
       (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_in_group(group);
     by_all += by_half % 2;
@@ -597,7 +644,7 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
                              kCrowdedShareDenominator * longest >= kCrowdedShareNumerator * even_share;
     if (crowded && !is_worth_it) continue;
     SplitPlan plan = {tile_order, uint32_t(tiles), SplitPlan::kMostSplits, {}, clusters};
-    // The load of each CTA of a cluster, in quarters of a k-block, by the cluster's first tile
+    // loads[tile] is the load of each CTA of the cluster whose first tile this is, in quarters of a k-block
     int64_t loads[4 * SplitPlan::kMostClusters], tile = 0, group_end = 0;
     for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
       const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0;
@@ -607,7 +654,8 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
       loads[tile] = length(group) * tiles_of_cluster;
       tile += tiles_of_cluster;
     }
-    // The load of clusters that join the first on the SMs falls: let that of the first rise, unless more are to come
+    // The clusters come in falling order of load. If all fit at once, the first cluster of each SM come in rising
+    // order instead. So an SM that begins with a light CTA gets a heavier CTA beside it
     std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
     if (!crowded) std::reverse(plan.order, plan.order + std::min(clusters, first_clusters / p.batches));
     return plan;
@@ -617,13 +665,14 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
 
 // ---- Policy: the splits of the fp16x3 kernel.
 
-// 2026-11-23. A split costs about one k-block. Tiles of triangles are split where they are longer than a cluster's
-// average work, and, where that is below 40 k-blocks, longer than 1.25 times it: few splits cost more than an even
-// share saves (1.5 times for the two gradients together, below 20).
+// 2026-11-23. A split costs about as much time as one k-block, so it has at least four k-blocks.
 constexpr int kMinFp16x3SplitKBlocks = 4;
+// With a triangular operand, the bound on a split is the average work of a cluster. Below 40 k-blocks of work the
+// bound is 1.25 times that, since a split then costs more than an even share saves. For the two gradients together it
+// is 1.5 times the work, below 20 k-blocks.
 constexpr int64_t kFewKBlocks = 40, kFewKBlocksOfGradients = 20;
 
-// products: how many products of one size share the clusters
+// Returns the splits of the fp16x3 kernel. `products` products of one size share the clusters: 2 for two gradients.
 inline SplitTiles choose_split_tiles(const Product& p, int clusters, int products) {
   const TileOrder order = TileOrder::make(p, kTileEdge, kBlock);
   SplitTiles split = {{order, int(p.batches)}};
@@ -633,8 +682,10 @@ inline SplitTiles choose_split_tiles(const Product& p, int clusters, int product
     if (most_k_blocks < kFewKBlocks)
       most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < kFewKBlocksOfGradients ? 2 : 4);
     split.longest = int(std::min<int64_t>(split.longest, std::max<int64_t>(kMinFp16x3SplitKBlocks, most_k_blocks)));
-  } else {   // split the tiles that are left when all clusters have had equally many, to end soonest
-    const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;   // of a product
+  } else {
+    // A dense product: when all clusters have computed equally many tiles, some tiles are left. The number of splits
+    // of these leftover tiles is the one that ends soonest
+    const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;   // per product
     int best = split.longest;
     for (int splits = 2; leftover_tiles && splits < best && ceil_div(order.depth, splits) >= kMinFp16x3SplitKBlocks;
          ++splits) {
@@ -644,11 +695,11 @@ inline SplitTiles choose_split_tiles(const Product& p, int clusters, int product
     }
     if (split.longest < order.depth) split.num_split_tiles = int(leftover_tiles);
   }
-  int64_t numbers = 0;   // of one product
+  int64_t numbers = 0;   // how many splits one product has
   for (int group = 0; group < split.groups(); ++group)
     numbers += split.tiles_in_group(group) * split.splits_in_group(group);
   split.partial_slots = int(numbers - order.count());
-  split.tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_fp16x3 says so
+  split.tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // launch_fp16x3 rejects too many
   return split;
 }
 
@@ -656,8 +707,9 @@ inline SplitTiles choose_split_tiles(const Product& p, int clusters, int product
 
 constexpr int kSmallTile = 128, kLargeTile = kTileEdge;
 
-// The last large tiles on C's diagonal, as a batch of products. They are so few that four CTAs can share each small
-// tile. Their own launch takes a fraction of the time for which they would leave other clusters idle.
+// Returns the last `tiles` large tiles on the diagonal of C as a batch of products. They are so few that four CTAs can
+// share each small tile. In the main launch they would leave most clusters idle for the time of a large tile. A launch
+// of their own takes a fraction of that time.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
   const int first = p.m - tiles * kLargeTile;
@@ -673,35 +725,39 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// 2026-11-25. Four CTAs share the k of a small tile from 48 k-blocks on (64 with a mask), two from 32 on, where there
-// is an SM for each.
+// 2026-11-25. If there are SMs enough, four CTAs share the k of a small tile from 48 k-blocks on, or from 64 if an
+// operand is triangular. Two CTAs share it from 32 k-blocks on.
 constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
-// Large tiles of triangles, where there are more than 2.2 small ones per SM.
+// Products with a triangular operand have large tiles if there are more than 11 / 5 small tiles per SM.
 constexpr int64_t kSmallTilesPer5Sms = 11;
-// Dense products, in hundredths of the time of a large tile: a half and a small tile take 60, a small tile at least
-// 72 where an SM has several, and the launch of the tail tiles takes 20. A large tile costs 5 k-blocks besides its
-// own, a small one 2.
+// Estimates of time for dense products, in hundredths of the time of a large tile. A half is half of the columns of a
+// large tile. A wave of small tiles, one per SM, takes kSmallTileTime. If an SM has several small tiles, each of them
+// takes at least kSharedSmSmallTileTime. kTailTime is the time of the launch for the tail tiles.
 constexpr int64_t kLargeTileTime = 100, kHalfTileTime = 60, kSmallTileTime = 60, kSharedSmSmallTileTime = 72,
                   kTailTime = 20;
-constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;   // k-blocks
-// The tail tiles get their own launch if they are at most a twelfth of the SMs, and at least so long.
+// The start and end of a tile take as long as this many k-blocks.
+constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;
+// The tail tiles get a launch of their own if there is at most one per 12 SMs, and if they have at least 64 k-blocks.
 constexpr int64_t kTailSms = 12, kMinTailKBlocks = 64;
-// 2026-11-23. With masks, tiles of more than 1.2 times a cluster's share are halved; a small tile costs four k-blocks
-// besides its own.
+// 2026-11-23. With a triangular operand, tiles of more than 6 / 5 of a cluster's share are halved by columns. The
+// overhead of a small tile is four k-blocks there.
 constexpr int64_t kHalvedShareNumerator = 6, kHalvedShareDenominator = 5, kSmallTileMaskedOverhead = 4;
 
-// Large tiles, of 256 x 256, are the fastest, but few of them leave SMs idle; docs/kernel.md has a table.
+// Returns the tiles of the 16-bit kernel. Large tiles, of 256 x 256, take the least time per element. But if there are
+// few of them, SMs are idle. docs/kernel.md has a table.
 inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
   const int64_t small = p.batches * TileOrder::make(p, kSmallTile).count();
   const int64_t large = p.batches * TileOrder::make(p, kLargeTile).count();
   const int64_t over = large % pairs, rows = ceil_div(p.m, kSmallTile);
-  // Small tiles on the diagonal of a symmetric C take half as long: see on_diagonal_of_c
+  // A small tile on the diagonal of a symmetric C takes half as long as another small tile: see on_diagonal_of_c
   const int64_t on_diagonal = is_stored_twice(p) ? p.batches * rows : 0;
   const int64_t with_pairs = small - (on_diagonal ? p.batches * (rows / 2) : 0);
-  // Diagonal pairs save a wave of CTAs; each takes a fifth longer than an ordinary tile
+  // Diagonal pairs are used where they make one wave of CTAs out of two. Half of a pair takes a fifth longer than an
+  // ordinary tile
   const bool diagonal_pairs = small > sms && with_pairs <= sms;
-  const int64_t full = diagonal_pairs ? with_pairs : small - on_diagonal / 2;   // all small tiles' time, in that of one
+  // The time of all small tiles, in units of the time of one that is not on the diagonal
+  const int64_t full = diagonal_pairs ? with_pairs : small - on_diagonal / 2;
 
   const int64_t min_for_4 = is_masked(p) ? kMinKBlocksFor4CtasMasked : kMinKBlocksFor4Ctas;
   int splits = 1;
@@ -743,43 +799,47 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
       if (kHalvedShareDenominator * at_once * length <= kHalvedShareNumerator * work) break;
       const int64_t found = p.batches * tiles.order.tiles_in_group(group);
       column_split_tiles += found;
-      work += found * length / 2;   // two halves take half as long again as the whole
+      work += found * length / 2;   // two halves together take 1.5 times as long as the whole tile
     }
   } else if (wide && is_tail_short) {
     tiles.tail_tiles = int(leftover_tiles);
-  } else if (splits == 1 && 2 * leftover_tiles <= at_once) {   // whole, these would leave half of the clusters idle
-    // those on the diagonal come last
+  } else if (splits == 1 && 2 * leftover_tiles <= at_once) {
+    // Whole leftover tiles would leave at least half of the clusters idle. Tiles on the diagonal come last and are
+    // not split
     column_split_tiles = std::min(leftover_tiles, wide ? large : small - on_diagonal);
   }
   const int64_t count = all + column_split_tiles - tiles.tail_tiles;
   tiles.clusters = int(std::min(at_once, count));
   tiles.column_split_tiles = int(column_split_tiles);
-  tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_sixteen_bit says so
+  tiles.count = int(std::min(count, kMaxSize + 1));   // launch_sixteen_bit rejects too many
   return tiles;
 }
 
 // ---- Policy: which operands are copied first.
 
-// The greatest common divisor of all strides; if all are zero 8, a multiple of 16 bytes.
+// Returns the greatest common divisor of all batch strides, in elements. Tensor maps count batch offsets in this unit.
+// If all strides are 0 it returns 8: in all types 8 elements are a multiple of 16 bytes.
 inline int64_t batch_unit(const Product& p, const int64_t* strides) {
   int64_t unit = 0, last = 0;
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
-  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // places in steps are ints; 1: the operand is copied
+  // Offsets in units have to fit an int. If they do not, the unit is 1 and the operand is copied
+  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;
 }
 
-// What the binding asks is compiled once: with the first part of the source.
+// The source is compiled in several parts at once. The functions that the binding calls are in part 0 only.
 #if !defined(PART) || PART == 0
 
-// 2026-11-26. The mma kernel reads operands that are not aligned by elements. For products of at most so much k that
-// takes less than a copy.
+// 2026-11-26. The mma kernel can read an operand that is not aligned to 16 bytes one element at a time. Up to this k
+// that takes less time than an aligned copy.
 constexpr int kMaxKByElements = 1024, kMaxKByElements16Bit = 64;
-constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;   // elements: a limit of cuTensorMapEncodeTiled (2^40 bytes)
+// In elements. The limit of cuTensorMapEncodeTiled is 2^40 bytes.
+constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;
 
 int operands_to_copy(const Product& p, Kernel kernel) {
-  if (kernel != kSixteenBitKernel && kernel != kMmaKernel) return 0;   // those read any strides
+  if (kernel != kSixteenBitKernel && kernel != kMmaKernel) return 0;   // the other kernels need no aligned strides
   const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? kMaxKByElements : kMaxKByElements16Bit);
   const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // elements in 16 bytes
-  // A kernel reads an operand with one stride of 1 whose other strides and address are multiples of the unit
+  // A kernel can read an operand if one stride is 1, and its other strides and its address are multiples of the unit
   auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t* batch) {
     return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < kMaxTensorMapStride &&
            batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
@@ -790,9 +850,12 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 
 // ---- Policy: whether a symmetric product is computed whole.
 
-// 2026-11-26. All GPUs up to 256. On a 9.0: with a mask, where `mirror` would be another launch, up to 1024, or two
-// small tiles per SM; X X^T (2026-11-25) up to one small tile per two SMs, or per four from k = 3072 on, since more
-// CTAs can share each tile of a half.
+// 2026-11-26. A product of at most 256 rows is computed whole on every GPU. Larger products are computed whole only on
+// GPUs of compute capability 9.0:
+//   of a triangle (`mirror` would be another launch)   up to 1024 rows, or up to two small tiles per SM
+//   X X^T, 2026-11-25                                  up to one small tile per two SMs
+//   X X^T, from k = 3072 on                            up to one small tile per four SMs
+// With a long k the half of C is faster, because more CTAs can share each of its tiles.
 constexpr int kMaxWholeSize = 256, kMaxWholeMaskedSize = 1024, kLongWholeK = 3072;
 
 bool is_computed_whole(const Product& p, const Gpu& gpu) {
@@ -805,18 +868,21 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
 
 // ---- Policy: which kernel computes a product.
 
-// 2026-11-22: three triangles, N x N (the packed operands serve the gradients, too). Above this N the fp16x3 kernel
-// is the fastest: for one product with aligned operands, and for any other; or from 768 on, if the batch has as many
-// multiply-adds (N^3 each).
+// 2026-11-22. N x N products in which X, Y and C are triangles. The bounds count that the gradients use the packed
+// operands, too. The fp16x3 kernel is the fastest above N = 1280 for one product with aligned operands. For all others
+// it is the fastest above N = 1151. From N = 768 on it is also the fastest if the batch has 1.25e10 multiply-adds,
+// counting N^3 for each product.
 constexpr int kMinFp16x3Triangle = 1280, kMinFp16x3OtherTriangle = 1151, kMinFp16x3BatchedTriangle = 768;
 constexpr double kMinFp16x3BatchTerms = 1.25e10;
-// 2026-11-26: any other product, a fit to 761 products drawn at random. In multiply-adds: what the fp16x3 kernel
-// costs besides its tiles, and per term of its tiles; the share of an SM that the longest tile of 64 x 64 takes; how
-// much longer the other kernels take by elements.
-constexpr double kFp16x3Overhead = 4e8, kFp16x3TermCost = .45, kLongestTileShare = .23, kByElementsFactor = 1.6;
+// 2026-11-26. All other products: a fit to 761 products drawn at random. The unit of cost is one multiply-add of the
+// split-tf32 or the mma kernel.
+constexpr double kFp16x3Overhead = 4e8,     // what the fp16x3 kernel costs besides its tiles
+                 kFp16x3TermCost = .45,     // what the fp16x3 kernel costs per multiply-add of its tiles
+                 kLongestTileShare = .23,   // what each SM costs at least, per multiply-add of the longest 64 x 64 tile
+                 kByElementsFactor = 1.6;   // how much longer the other kernels take if they copy by elements
 
-// Whether the fp16x3 kernel is faster than the split-tf32 and the mma kernel: see T and H in docs/kernel.md.
-// chunks: operands can be copied by 16 bytes.
+// Whether the fp16x3 kernel is faster than the split-tf32 and the mma kernel. `chunks` says whether the operands can
+// be copied 16 bytes at a time.
 static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {
     const double terms = double(p.n) * p.n * p.n * p.batches;
@@ -829,37 +895,43 @@ static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
          kFp16x3Overhead + kFp16x3TermCost * terms(kTileEdge);
 }
 
-// 2026-11-25. The 16-bit kernel takes as long as its longest tile: the mma kernel is faster if k is long beside what
-// an SM sums. Of short k (2026-11-26) it is for triangles, and for up to two tiles per SM (but for L U and X X^T,
-// which take it 2 us more).
+// 2026-11-26. Up to this k the mma kernel is the faster one for three triangles, and for products of up to two tiles
+// per SM. The exceptions are L U and X X^T, for which it takes 2 us longer.
 constexpr int kShortK = 256;
-constexpr int64_t kMaxMmaWork = 1100;   // k per SM
+// 2026-11-25. Beyond it, the 16-bit kernel takes as long as its longest tile. The mma kernel is faster if
+// k is long in relation to `work`: the sum of the lengths of all tiles, divided by the number of SMs.
+constexpr int64_t kMaxMmaWork = 1100;
 constexpr int64_t kMmaExtraK = 300, kMmaExtraKOneTriangle = 640;
 
 // Whether the mma kernel is faster than the 16-bit kernel.
 static bool is_mma_faster(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::make(p, kBlock);
-  if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of the 16-bit kernel's tiles
+  // One tile of 64 x 64 is a quarter of the smallest tile of the 16-bit kernel
+  if (p.m <= kBlock && p.n <= kBlock) return true;
   if (p.k <= kShortK) {
     const bool is_lu = p.x_range && p.y_range && !p.c_lower && p.x != p.y;
     const bool is_slow = is_stored_twice(p) || is_lu;
     return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !is_slow);
   }
-  const int64_t work = order.work() * p.batches / gpu.sms;   // of an SM
+  const int64_t work = order.work() * p.batches / gpu.sms;   // elements of k per SM
   return work <= kMaxMmaWork &&
          p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? kMmaExtraK : kMmaExtraKOneTriangle);
 }
 
-// 2026-11-21: the split-tf32 kernel serves few tiles, many tiles, and large products; between these the mma kernel,
-// whose CTAs are smaller, is faster. Few (2026-11-27): less than half a tile per SM, or less than two where operands
-// are not aligned, which slows the mma kernel.
+// 2026-11-21. The split-tf32 kernel is the faster one for few tiles, for many tiles and for large products. Between
+// these the mma kernel is faster. Many tiles are more than four per SM, and large products have at least 3.2e7
+// multiply-adds.
+// 2026-11-27. Few tiles are less than half a tile per SM. If operands are not aligned, which slows the mma kernel, few
+// tiles are less than two per SM.
 constexpr int64_t kManyTilesPerSm = 4;
 constexpr double kManyTerms = 3.2e7;
-constexpr int kMaxSplitTf32K = 128000;   // 2026-11-23: for accuracy; the mma kernel promotes sooner
-constexpr int kMinHopperSms = 4;         // of a MIG slice: two gradients want two clusters
+// 2026-11-23. For accuracy: beyond it, the mma kernel computes the product, since it promotes more often.
+constexpr int kMaxSplitTf32K = 128000;
+// A MIG slice may have fewer SMs. The two gradients need two clusters of two CTAs, with one CTA per SM.
+constexpr int kMinHopperSms = 4;
 
-// Which kernel computes a product, on a GPU of 8.0 or later: docs/kernel.md has a table, docs/limits.md what was
-// measured for each bound.
+// Returns the kernel that computes a product, on a GPU of compute capability 8.0 or later. docs/kernel.md has a table.
+// docs/limits.md has what was measured for each bound.
 Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
   if (path == kMmaPath || gpu.major != 9 || gpu.sms < kMinHopperSms) return kMmaKernel;
@@ -871,17 +943,19 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   const int64_t few_tiles = gpu.sms / 2 * (chunks ? 1 : 4);
   const bool serves =
       tiles < few_tiles || tiles > kManyTilesPerSm * gpu.sms || double(p.m) * p.n * p.k * p.batches >= kManyTerms;
-  // One stride of each operand has to be 1
+  // The split-tf32 kernel needs a stride of 1 in each operand
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= kMaxSplitTf32K;
   return computes && serves ? kSplitTf32Kernel : kMmaKernel;
 }
 #endif
 """
 
-# ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ----
+# ---- PTX: one small function for each instruction that CUDA C++ has no name for. ----
 #
-# Named as in CUTLASS or the PTX manual. Addresses of shared memory are 32-bit. Own asm: what cuda::ptx and CUDA's headers lack, what takes
-# an address in a peer, and the cluster's barrier (there not aligned).
+# Most of the instructions need Hopper (sm_90a). Functions have the names of CUTLASS or of the PTX manual. Addresses
+# of shared memory are 32-bit integers. The functions call cuda::ptx where it has the instruction. They contain asm
+# where cuda::ptx and CUDA's headers lack it, and where the address lies in another CTA of the cluster. The cluster's
+# barrier is asm because the one of the headers is not the aligned form.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -897,24 +971,26 @@ namespace ptx = cuda::ptx;
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
 #else
-constexpr int kArch = 900;   // on the host as for Hopper
+constexpr int kArch = 900;   // the host counts sizes as for Hopper
 #endif
 
 // ---- PTX: addresses, clusters.
 
 DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// threadIdx.x, read anew: what a rarely used place derives from it takes no register elsewhere.
+// Reads threadIdx.x again. Code that rarely runs uses it, so that no register holds a value for that code meanwhile.
 DEVICE uint32_t fresh_thread_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 
-DEVICE uint32_t cta_rank_in_cluster() {   // older GPUs have no clusters
+// Returns 0 before Hopper, which has no clusters.
+DEVICE uint32_t cta_rank_in_cluster() {
   NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
 }
 
+// Returns the address, in the cluster's shared memory, of the same variable in the CTA of this rank.
 DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   uint32_t peer_address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
@@ -926,13 +1002,15 @@ DEVICE float4 load_in_peer(uint32_t address) {
   return v;
 }
 
-// A barrier of the cluster, in halves. Relaxed: it publishes nothing. Aligned: for whole warps.
+// The two halves of a barrier of all threads of the cluster. The arrival is relaxed: it makes no writes visible. Both
+// are aligned: all threads of a warp execute them together.
 DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
 
-// at + step. Else the compiler computes all addresses of an unrolled loop beforehand, in registers that data need.
+// Returns pointer + step. The asm keeps the compiler from computing all addresses of an unrolled loop in advance, in
+// registers that the data need.
 template <typename T>
 DEVICE T* next_address(T* pointer, int64_t step) {
   pointer += step;
@@ -940,7 +1018,8 @@ DEVICE T* next_address(T* pointer, int64_t step) {
   return pointer;
 }
 
-// Keeps a value in its register. Else the compiler computes it anew in every k-block, or only when it is needed.
+// Makes the compiler keep a value in its register. Otherwise it computes the value again in every k-block, or delays
+// its computation to the first use.
 DEVICE void make_opaque(float& value) { asm volatile("" : "+f"(value)); }
 DEVICE void make_opaque(int64_t& value) { asm volatile("" : "+l"(value)); }
 DEVICE void make_opaque(int& value) { asm volatile("" : "+r"(value)); }
@@ -953,22 +1032,26 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// On a barrier of any CTA of the cluster, but of the scope of this CTA, the default: another one is only told that a stage has been read,
-// and the fence of a wider scope would cost a tenth of the time.
+// Arrives on a barrier of any CTA of the cluster. The scope of the arrival is this CTA only, which is the default. It
+// suffices, because the arrival tells the other CTA only that a stage has been read. The fence of the wider scope
+// would cost a tenth of the time.
 DEVICE void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// The same, publishing this thread's writes, and those that it has seen, to the whole cluster.
+// Arrives likewise, with the scope of the cluster: the writes of this thread, and all writes that it has observed,
+// become visible to the CTA that waits.
 DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// Waits for the end of the phase of this parity.
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
 DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
-// Four words into the shared memory of a CTA of the cluster, counted, as 16 bytes, on a barrier there.
+// Stores four words to the shared memory of a CTA of the cluster, asynchronously. Their 16 bytes are counted on a
+// barrier of that CTA.
 DEVICE void store_async(uint32_t address, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(address), WORDS_4(words), "r"(barrier) : "memory");
@@ -979,7 +1062,7 @@ DEVICE T load_shared(uint32_t address) { return *static_cast<const T*>(__cvta_sh
 template <typename T>
 DEVICE void store_shared(uint32_t address, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(address)) = v; }
 
-// What "C" operands of asm put into an instruction's name.
+// Parts of instruction names. An asm operand of kind "C" puts such a string into the text of the instruction.
 template <typename T>
 struct InPtx { static constexpr char name[] = "f16"; };
 template <>
@@ -991,13 +1074,15 @@ struct Trans { static constexpr char name[] = ".trans"; };
 template <>
 struct Trans<false> { static constexpr char name[] = ""; };
 
-// Four 8 x 8 matrices of 16-bit elements to shared memory; at: where row, or column (kTransposed), lane % 8 of matrix lane / 8 goes.
+// Stores four 8 x 8 matrices of 16-bit elements to shared memory. The address of a lane is where row lane % 8 of
+// matrix lane / 8 goes, or that column if kTransposed.
 template <bool kTransposed>
 DEVICE void stmatrix_x4(uint32_t address, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(address), WORDS_4(w), "C"(Trans<kTransposed>::name) : "memory");
 }
-// The way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g.
+// Loads four such matrices, by addresses of the same kind. Lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each
+// matrix. If kTransposed, it gets elements 2 t and 2 t + 1 of column g.
 template <bool kTransposed>
 DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -1008,10 +1093,11 @@ DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&w)[4]) {
 
 // ---- PTX: copies.
 
-// Zeros stand for what does not exist.
+// Copies the first `existing` bytes from global to shared memory, asynchronously, and fills the 16 bytes up with zeros.
 DEVICE void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
+// Copies an element of 4 or 8 bytes, or stores a zero if it does not exist.
 template <typename T>
 DEVICE void cp_async_element(uint32_t to, const T* from, bool exists) {
   constexpr int kSize = sizeof(T);
@@ -1021,7 +1107,9 @@ DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: 
 template <int kPending>
 DEVICE void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// By the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
+// The copy engine copies from global to shared memory, and counts the bytes on the barrier. The multicast version
+// writes to the same address in both CTAs of a cluster, and counts on the barrier of each. Its mask 3 has one bit per
+// CTA.
 DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
@@ -1031,7 +1119,8 @@ DEVICE void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 
 DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is its warp's elected thread. Under another condition a copy becomes a loop over threads, as its addresses are a warp's.
+// Whether this thread is the elected one of its warp. A copy instruction takes addresses that are uniform in a warp.
+// Under any other condition, the compiler makes a loop over the threads of the warp out of it.
 DEVICE bool elect_one_sync() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -1040,11 +1129,13 @@ DEVICE bool elect_one_sync() {
 
 // ---- PTX: warps, memory order, registers.
 
+// A barrier for the kThreads threads of a team. Hardware barrier 0 is that of __syncthreads, so team 0 has barrier 1.
 template <int kThreads>
 DEVICE void named_barrier_sync(int team) {
-  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");
 }
 
+// The same barrier. It also returns whether the condition is true for any thread of the team.
 template <int kThreads>
 DEVICE bool named_barrier_or(int team, bool condition) {
   int any;
@@ -1053,6 +1144,7 @@ DEVICE bool named_barrier_or(int team, bool condition) {
   return any;
 }
 
+// Reads a word that other CTAs may write at the same time. In PTX a volatile load is a relaxed one.
 template <typename T>
 DEVICE T load_relaxed(const T* p) { return *static_cast<const volatile T*>(p); }
 
@@ -1063,11 +1155,14 @@ DEVICE void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.
 
 // ---- PTX: the tensor cores.
 
-// For wgmma, 128-byte swizzle. The shuffle tells the compiler: one value a warp; else it goes to uniform registers before each wgmma.
+// Returns wgmma's descriptor of an operand tile in the 128-byte swizzle. docs/kernel.md explains the two strides. The
+// shuffle tells the compiler that all lanes have one value. Without it the compiler moves the descriptor to uniform
+// registers before every wgmma.
 DEVICE uint64_t make_descriptor(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
+// Returns the descriptor of an operand that begins so many bytes later.
 DEVICE uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
@@ -1077,7 +1172,8 @@ DEVICE void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.ali
 template <int kPending>
 DEVICE void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
-// s += A B, 16 x 8 by 32 bytes of k. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of s.
+// Computes s += A B for a 16 x 8 tile and 32 bytes of k. Lane 4 g + t holds elements of rows g and g + 8 of A and of
+// column g of B. It also holds columns 2 t and 2 t + 1 of s, in rows g and g + 8.
 template <typename T>
 DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -1104,7 +1200,8 @@ DEVICE void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define REGS_30 REGS_10() REGS_10(1) REGS_10(2)
 #define REGS_60 REGS_30 REGS_10(3) REGS_10(4) REGS_10(5)
 #define REGS_120 REGS_60 REGS_10(6) REGS_10(7) REGS_10(8) REGS_10(9) REGS_10(10) REGS_10(11)
-// Behind REGS, the sums, come operands of these numbers.
+// The asm of wgmma. REGS are the registers of the sums. kA to kType are the numbers of the operands that follow them,
+// and the last arguments are the sums themselves.
 #define WGMMA(kN, REGS, kA, kB, kAdd, kMA, kMB, kType, ...) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n" \
                "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGS "}, %" #kA ", %" #kB \
@@ -1112,7 +1209,8 @@ DEVICE void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
                : __VA_ARGS__ \
                : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB), "C"(InPtx<T>::name))
 
-// s = A B (+ s, if add): 64 x kN by 16 of k, of a 16-bit T. kMajorA, kMajorB: 0 if K-major, 1 if MN-major.
+// Computes s = A B, or s += A B if `add`, for a 64 x kN tile and 16 of k. T has 16 bits. kMajorA and kMajorB are 0 for
+// a K-major operand and 1 for an MN-major one.
 template <typename T, int kN, int kMajorA, int kMajorB>
 DEVICE void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 64) {
@@ -1126,7 +1224,7 @@ DEVICE void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   }
 }
 
-// The same of tf32, 64 x 64 by eight of k; A in registers, B K-major.
+// Computes the same in tf32, for a 64 x 64 tile and 8 of k. A is in registers, and B is K-major.
 DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGS_30
                "%30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
