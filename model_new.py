@@ -1654,13 +1654,18 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 
 """
 
-# ---- Tiles of 64 x 64: what the split-tf32 and the mma kernel share besides the copier, which is all but how they multiply. ----
+# ---- Tiles of 64 x 64, part 2: reading k-blocks, and writing C. ----
 #
-# A kernel's Lanes say of which elements of the tile a thread has the sums.
+# Takes k-blocks in the stages, and a thread's sums of a tile. Produces fragments in registers, and C with its zeros.
+# The split-tf32 and the mma kernel share this section, since they differ only in how they multiply. Each of them has
+# Lanes, which say where in the tile a thread's sums belong. Sum e has row Lanes::row(warp, lane, e) and column
+# Lanes::col(warp, lane, e). Successive sums are neighbours in a row, kNear at a time.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
-// No read meets a bank conflict: of eight rows of 16 bytes, nor, of float64 and MN-major float32, of eight lines at four k, by words.
+// What the copier exclusive-ors with byte offsets in a row of a stage, so that no read meets a bank conflict. A warp
+// reads eight rows of 16 bytes at once by ldmatrix. It reads float64 and MN-major float32 by words, eight lines at four
+// k.
 template <typename T, bool kKMajor>
 DEVICE constexpr int mma_permuted(int row) {
   return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16;
@@ -1668,12 +1673,13 @@ DEVICE constexpr int mma_permuted(int row) {
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
-// What a lane has of 16 lines and a step, 32 bytes of k: four registers, as mma and wgmma_tf32 want A (kOfX), or mma B of two tiles.
+// Reads an operand's fragments from a stage. A lane gets four registers for 16 lines and one step, which is 32 bytes of
+// k. With kOfX they are operand A of mma or wgmma_tf32. Otherwise they are operand B of two tiles of mma.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
   static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
-  uint32_t address;   // in the first stage
+  uint32_t address;   // the address of the lane's first element in the first stage
   DEVICE MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16,
               k_half = kOfX ? lane / 16 : lane / 8 % 2;
@@ -1682,7 +1688,7 @@ struct MmaReader {
     address = operand + Copier::offset(first_line + line, k);
     make_opaque(address);
   }
-  // Lines 16 u to 16 u + 15 of the warp's.
+  // Reads lines 16 u to 16 u + 15 of the warp. stage: its offset in bytes from the first stage.
   DEVICE void read(int stage, int u, int step, uint32_t (&w)[4]) const {
     auto from = [&](int line, int k) {
       return Copier::shift_address(address + stage, u * 16 + line, step * (32 / sizeof(T)) + k);
@@ -1703,11 +1709,11 @@ struct MmaReader {
 
 // ---- Tiles of 64 x 64: sums that are not finite.
 
-// Sums a CTA's split on the exact path, if one of its sums is not finite.
+// Sums a CTA's split again on the exact path, if any of its sums is not finite.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount, typename Stages>
 DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
   static_assert(sizeof(ExactMemory) <= sizeof(Stages), "the exact path needs room");
-  Acc zero[4] = {};   // or a NaN
+  Acc zero[4] = {};   // an element becomes NaN if one of its sums is not finite
   UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
   if (__builtin_expect(!__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0)), true)) return;
   const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * XCopier::kBlockK);
@@ -1716,18 +1722,26 @@ DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)
                                        sum);
 }
 
-// ---- Tiles of 64 x 64: the epilogue, adding up the splits of a tile, and writing it.
+// ---- Tiles of 64 x 64: the epilogue, which adds up the splits of a tile and writes it.
 
-// 16 bytes of a lane's sums. Each CTA that shares a tile gets some units, of all lanes of a warp, from all CTAs, and adds them.
+// 16 bytes of a lane's sums. The CTAs that share a tile divide its units among them: each CTA gets its units of all
+// splits, and adds them.
 template <typename Acc>
 using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
+// Layout [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
 template <typename Acc>
-// all splits of the first unit, of the second
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
-// Writes a tile: from registers if `alone` and all of it exists; else, or of a symmetric C, what this CTA adds of its splits, in order, be
-// it one: so do all tiles of the mma kernel in clusters, since to read more instructions would take as long. Of several splits all threads
-// of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
+// Writes a tile and the zeros opposite. There are two ways:
+//   1. From registers, if `alone`, C is not symmetric, and all of the tile exists. C must also take vectors, or be a
+//      column-major C of 16 bits.
+//   2. By way of shared memory. Each CTA of the tile gets its units of all splits in `sums`, adds them in the order of
+//      the splits, and writes them. A tile with one split goes the same way, from the CTA to itself.
+// In clusters the mma kernel is never `alone`: fetching the instructions of the first way would take as long as it
+// saves.
+//
+// With several splits, all threads of the cluster must have arrived at the cluster's barrier before the call. `sums`
+// may then lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that come.
 template <typename Lanes, typename T, typename Acc, int kCount>
 DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                        uint64_t& arrived, bool alone) {
@@ -1741,7 +1755,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
     return v;
   };
-  // What exists of unit u of warp w. whole: all, and vectorized. twice: what is below the diagonal goes opposite, too.
+  // Writes what exists of unit u of warp w. With `whole` all of it exists, and C takes vectors. With `twice` what is
+  // below the diagonal is also written above it, transposed.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
     UNROLL for (int first_sum = 0; first_sum < kSums; first_sum += kNear) {
       const int m = row + Lanes::row(w, lane, u * kSums + first_sum),
@@ -1750,7 +1765,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
       if (!whole.value && m >= p.m) continue;
       AlignedArray<T, kNear> vector;
       UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[first_sum + e];
-      T *c = work.c, *to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // without signs: half the instructions
+      // Unsigned factors take half the instructions
+      T *c = work.c, *to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;
       if (whole.value || (vectorized && n + kNear <= cols)) {
         *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
       } else {
@@ -1762,7 +1778,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
           if (n + e < m) c[uint32_t(n + e) * p.c_row + uint32_t(m) * p.c_col] = vector.v[e];
     }
   };
-  auto zeros_above = [&](int from, int to) {   // lines
+  auto zeros_above = [&](int from, int to) {   // in lines [from, to) of the tile opposite
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
@@ -1771,7 +1787,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), std::false_type(), warp, u, unit(u));
     return zeros_above(0, kBlock);
   }
-  if (sizeof(T) == 2 && direct && p.c_row == 1) {   // neighbours in a column are other lanes'
+  // Neighbours in a column belong to different lanes, so a column-major C of 16 bits is written element by element
+  if (sizeof(T) == 2 && direct && p.c_row == 1) {
     UNROLL for (int e = 0; e < kCount; ++e) {
       const int m = row + Lanes::row(warp, lane, e), n = col + Lanes::col(warp, lane, e);
       work.c[m + n * p.c_col] = p.c_lower && n > m ? Acc(0) : sum[e];
@@ -1782,13 +1799,14 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split,
                  end = first + units;
   if (splits == 1) {
-    __syncthreads();   // the stages have been read
+    __syncthreads();   // all threads have read the stages
     UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
   } else if constexpr (kArch >= 900) {
     const uint32_t first_rank = cta_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&arrived, sizeof(sums));
     cluster_wait();
-    // Each lane finds where one of its warp's units goes. `units` is a power of two
+    // Each lane finds where one of its warp's units goes; the other lanes get that by shuffles. `units` is a power of
+    // two
     const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
     const uint32_t slot = (number & units - 1) * splits + work.split;
     const uint32_t to = address_in_peer(shared_address(sums[slot]), first_rank + owner);
@@ -1818,10 +1836,11 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel by its plan. fixup_kernel, which is given more, begins early; without clusters it has as many CTAs as fit.
+// Launches a kernel with the plan of its product. Only fixup_kernel takes more arguments, `behind`. It may begin before
+// the kernel ahead has ended, and without clusters it has no more CTAs than the GPU holds at once.
 template <auto kKernel, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Behind&... behind) {
-#if defined(TRIL_MATMUL_STRESS)   // the same for builds that differ in registers
+#if defined(TRIL_MATMUL_STRESS)   // the number must not depend on a build's registers
   auto clusters_at_once = [&] { return gpu.sms * ctas_per_sm / int(SplitPlan::kMostSplits); };
 #else
   auto clusters_at_once = [] {
@@ -1844,27 +1863,31 @@ static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const G
 
 # ---- The split-tf32 kernel: float32 products too small for the fp16x3 kernel, on tensor cores. ----
 #
-# Enters: operands with a stride of 1, along k or their lines. Leaves: all of C. Nothing is packed: each tile splits its operands anew into
-# two tf32, which take the tensor cores twice as long as float16.
+# Takes float32 operands with a stride of 1, along k or along their lines. Produces all of C, in one launch
+# and without a workspace. Nothing is packed: each CTA splits the elements of its k-blocks into two tf32, X in registers
+# and Y in shared memory. Small products gain from that. In large ones packing is faster, since tf32 takes the tensor
+# cores twice as long as float16.
 _CUDA_SPLIT_TF32 = r"""
 // ---- Split-tf32 kernel: sizes, and shared memory.
 
 constexpr int kSplitTf32BlockK = kLineBytes / 4;
 constexpr int kSplitTf32Stages = 2, kSplitTf32CtasPerSm = 3;
 
-struct alignas(1024) SplitTf32Memory {   // permutations, wgmma's too, go by the bits below that
-  uint8_t stage[kSplitTf32Stages][2][kStageOperandBytes];   // X, and Y
-  // of the k-block that is multiplied, as wgmma reads it: large parts, small parts
+// Copiers and wgmma permute the bits of an address below 1024.
+struct alignas(1024) SplitTf32Memory {
+  uint8_t stage[kSplitTf32Stages][2][kStageOperandBytes];   // X, then Y
+  // Y of the k-block that is multiplied, as wgmma reads it: the large parts, then the small parts
   float y[2][kBlock * kSplitTf32BlockK];
   SplitSums<float> sums;
-  uint64_t sums_arrived;
-  WorkTile<float> work;   // takes no registers while k-blocks are multiplied
+  uint64_t sums_arrived;   // an mbarrier, which counts the bytes of `sums`
+  WorkTile<float> work;    // lies here so that it takes no registers while k-blocks are multiplied
 };
 
-// ---- Split-tf32 kernel: splitting Y into a second place in shared memory.
+// ---- Split-tf32 kernel: splitting Y into a second buffer in shared memory.
 
-// wgmma gets Y's column 16 i + 4 q + f as number 16 i + 8 (f / 2) + 2 q + f % 2. Of eight numbers a lane has sums of two neighbours, for
-// two rows: so of four columns, those of row r and column c in part[part_index(8 i + 4 r + c)].
+// The splitter reorders the columns of Y for wgmma: 16 i + 4 q + f becomes 16 i + 8 (f / 2) + 2 q + f % 2. A lane gets
+// from wgmma the sums of two neighbouring columns in each eight, for two rows. By the new order these are four
+// neighbouring columns of C in each 16. The sum of row r and column c of these is part[part_index(8 i + 4 r + c)].
 struct SplitTf32Lanes {
   static constexpr int kNear = 4;
   static DEVICE constexpr int part_index(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
@@ -1872,8 +1895,8 @@ struct SplitTf32Lanes {
   static DEVICE int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements; eight neighbours have all k, of columns of
-// their own, so that no access meets a bank conflict.
+// Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements. Eight neighbouring threads
+// together have all 32 k, each in its own four columns, so that no access meets a bank conflict.
 template <bool kKMajor>
 struct SplitTf32YSplitter {
   using From = MmaCopier<float, kKMajor>;
@@ -1901,7 +1924,8 @@ struct SplitTf32YSplitter {
 
 // ---- Split-tf32 kernel: the kernel.
 
-// A CTA sums its split of a tile, a k-block while others are copied, and writes its fragments of the tile. kChains: there may be several.
+// A CTA sums its split of a tile and writes its share of the tile. It multiplies one k-block while later ones are
+// copied. kChains: k may be so long that a sum takes several chains.
 template <bool kXKMajor, bool kYKMajor, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     split_tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
@@ -1918,26 +1942,26 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   const auto view_x = make_view(kX, p, work), view_y = make_view(kY, p, work);
   MmaCopier<float, kXKMajor, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   MmaCopier<float, kYKMajor, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
-  float sum[32] = {}, total[32] = {};   // total: of chains
+  float sum[32] = {}, total[32] = {};   // total: of the chains that have ended
   const MmaReader<float, kXKMajor, true> x_reader(shared_address(memory.stage[0][0]), threadIdx.x / 32 * 16);
   const SplitTf32YSplitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
-  int stage = 0;   // of k-block `number`, in bytes from the first
+  int stage = 0;   // of k-block `number`, as an offset in bytes from the first stage
   NO_UNROLL for (int number = -kSplitTf32Stages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
-      // Wait for the stage, and split it
+      // Wait for the stage, then split what is in it
       cp_async_wait_group<kSplitTf32Stages - 1>();
-      __syncthreads();   // the k-block is there, and the one before it has been multiplied
+      __syncthreads();   // every thread's copies have landed, and the k-block before has been multiplied
       splitter.split(stage);
       UNROLL for (int step = 0; step < 4; ++step) {
         x_reader.read(stage, 0, step, large[step]);
         UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[step][e]), large[step][e], small[step][e]);
       }
       ptx::fence_proxy_async(ptx::space_shared);
-      __syncthreads();   // the stage has been read, and Y is split
+      __syncthreads();   // all of the stage has been read, and all of Y is split
     }
     // Start the copies of a later stage
     const int next = number + kSplitTf32Stages;
@@ -1947,7 +1971,8 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     cp_async_commit_group();
     stage = stage == (kSplitTf32Stages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
-    // Multiply. Tensor cores truncate what they add: small terms come first, and sums go no further than a k-block
+    // Multiply. Tensor cores truncate what they add. So small terms come first, and `part` is the sum of one k-block
+    // only
     float part[32];
     warpgroup_arrive();
     UNROLL for (int step = 0; step < 4; ++step) {
@@ -1963,7 +1988,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
-  // In the stages: where sums belong, other CTAs' may have come
+  // The exact path uses the stages, since memory.sums may already hold the sums of other CTAs
   sum_non_finite<decltype(x), decltype(y), SplitTf32Lanes>(p, memory.work, sum, memory.stage);
   write_tile<SplitTf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_arrived, memory.work.splits == 1);
 #endif
@@ -1972,42 +1997,45 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ----
 #
-# Enters: operands with a stride of 1 and, where k is long, multiples of 16 bytes for all others. Leaves: all of C.
-#
-# cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix to registers, where a float32 is split into two tf32, and mma.sync
-# multiplies.
+# Takes a Product of operands with a stride of 1. Where k is long, their addresses and all other strides are multiples
+# of 16 bytes (operands_to_copy). Produces all of C. Every instruction is one that all GPUs from 8.0 on have: cp.async
+# brings k-blocks as they lie to a pipeline of stages, ldmatrix brings fragments to registers, and mma.sync multiplies
+# them. float32 is split into two tf32 in registers.
 _CUDA_MMA = r"""
-// ---- mma kernel: sizes, and what a CTA is given and shares.
+// ---- mma kernel: sizes, and what a CTA keeps in shared memory.
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;
-constexpr int kMmaSteps = 4;   // of a k-block
-// Ampere and Ada cut sums off twice as often as Hopper, a bit earlier
+constexpr int kMmaSteps = 4;   // steps of 32 bytes of k in a k-block
+// Steps of eight k between two promotions of float32. Tensor cores before Hopper truncate sums twice as often, and one
+// bit earlier.
 constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;
-// a warp's part of C; mma's tiles in it
+// A warp computes kWarpMN x kWarpMN elements of C, as kTilesM x kTilesN tiles of mma, each 16 x 8.
 constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;
-constexpr int kMmaSums = kTilesM * kTilesN * 4;   // of a thread
+constexpr int kMmaSums = kTilesM * kTilesN * 4;   // sums of a thread
 static_assert(kMmaSteps % 2 == 0, "each k-block begins with the same fragments, and ends with a promotion");
 template <typename T>
 constexpr bool kTwoTf32 = sizeof(T) == 4;
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
-// A CTA takes 49 KB of shared memory: two fit an SM that has 100 KB (8.6, 8.9, 12.x), three fit others. Two tf32 take more registers.
+// How many CTAs an SM holds. A CTA takes 49 KB of shared memory: two fit an SM with 100 KB (8.6, 8.9, 12.x), and three
+// fit any other. Only two CTAs of float32 fit anywhere, since two tf32 per element take more registers.
 template <typename T>
 HOST_DEVICE constexpr int mma_ctas_per_sm(int arch) {
   return kTwoTf32<T> || arch == 860 || arch == 890 || arch >= 1200 ? 2 : 3;
 }
 template <typename T>
-constexpr int kMmaCtasPerSm = mma_ctas_per_sm<T>(kArch);   // in device code; on the host kArch is Hopper's
+constexpr int kMmaCtasPerSm = mma_ctas_per_sm<T>(kArch);   // for device code: on the host kArch is 900
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
-struct alignas(256) MmaMemory {   // copiers permute by the bits below that
+struct alignas(256) MmaMemory {   // copiers permute the bits of an address below 256
   uint8_t stage[kMmaStages][kMmaStageBytes];   // X, then Y
-  uint64_t sums_arrived;
+  uint64_t sums_arrived;   // an mbarrier, which counts the bytes of sums from other CTAs
   WorkTile<T> work;
 };
 
+// The element of the tile to which a thread's sum e belongs, as mma leaves its results in registers.
 struct MmaLanes {
   static constexpr int kNear = 2;
   static DEVICE int row(uint32_t warp, uint32_t lane, uint32_t e) {
@@ -2020,11 +2048,12 @@ struct MmaLanes {
 
 // ---- mma kernel: multiplying a step of k.
 
-// What a lane reads for a step: of X, then of Y.
+// The fragments that a lane reads for a step: kTilesM of X, then kTilesN / 2 of Y, each for two tiles of mma.
 constexpr int kMmaFragments = kTilesM + kTilesN / 2;
 using MmaFragments = uint32_t[kMmaFragments][4];
 
-// sum += X Y. Tensor cores truncate what they add: of float32 small terms come first, and `part` takes one or two steps alone.
+// sum += X Y for one step. float32 is split into `large` and `small` first. Tensor cores truncate what they add. So
+// small terms come first, and `part` takes no more than kStepsToPromote steps before it is promoted to `sum`.
 template <typename T>
 DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   auto multiply = [](const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
@@ -2050,7 +2079,8 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 
 // ---- mma kernel: the kernel.
 
-// Sums and writes a CTA's split of a tile. kUnit, see BlockCopier, is kUnitStrides or kAnyStrides.
+// Sums a CTA's split of a tile and writes its share of the tile. kUnit (see BlockCopier) is kUnitStrides or
+// kAnyStrides.
 [[maybe_unused]] constexpr bool kUnitStrides = true, kAnyStrides = false;
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
@@ -2084,20 +2114,20 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
     copy(k0, stage);
   cp_async_wait_group<kMmaStages - 1>();
   __syncthreads();
-  MmaFragments fragments[2];   // of this step, and the next
+  MmaFragments fragments[2];   // of this step, and of the next one
   read(0, 0, fragments[0]);
-  MmaSums<T> sum = {}, total = {};   // total: of chains
+  MmaSums<T> sum = {}, total = {};   // total: of the chains that have ended
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
-    // Multiply, while the next step is read
+    // Multiply each step while the next one is read
     UNROLL for (int step = 0; step < kMmaSteps - 1; ++step) {
       read(stage, step + 1, fragments[(step + 1) % 2]);
       mma_multiply_step<T>(fragments[step % 2], step, part, sum);
     }
     // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
-    __syncthreads();   // it is there, and this one has been read
+    __syncthreads();   // the next stage is full, and all threads have read this one
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     read(next, 0, fragments[0]);
     // Start the copies of a later k-block
@@ -2111,9 +2141,9 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   if constexpr (kTwoTf32<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
-  // A dense product has all terms: what is not finite is right, unless operands are split
+  // No mask puts zeros into a dense product, so a sum that is not finite is right, unless operands are split
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // The stages have been read. Relaxed: nobody else needs what was written there
+  // This CTA has read its stages, so that other CTAs may send sums there. They need nothing that it wrote: relaxed
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_arrived, plan.cluster_size == 1);
 }
@@ -2130,6 +2160,9 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 """
 
 # ---- Launching: the exact path, the split-tf32 and the mma kernel. ----
+#
+# Takes a Product that the policy has given to one of these kernels. Produces its launch. The kernels are templates, so
+# std::visit turns the type of the elements, the strides and the length of k into template arguments.
 _CUDA_TILE_LAUNCH = r"""
 void launch_exact(const Product& p, const Gpu& gpu) {
   const Launch launch(TileOrder::make(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, gpu.stream);
@@ -2148,7 +2181,7 @@ void launch_split_tf32(const Product& p, const Gpu& gpu) {
 void launch_mma(const Product& p, const Gpu& gpu) {
   std::visit([&](auto element, auto x_k_major, auto y_k_major) {
     using T = decltype(element);
-    // Before 9.0, where the minor number would matter, there are no clusters, and the number is not used
+    // The minor number matters only before 9.0. There are no clusters there, and launch_tiles does not use the result
     const int ctas_per_sm = mma_ctas_per_sm<T>(100 * gpu.major);
     launch_tiles<mma_product<T, x_k_major, y_k_major>, MmaMemory<T>>(p, kMmaBlockK<T>, ctas_per_sm, gpu);
   }, element_of(p.type), constant(p.x_col == 1), constant(p.y_row == 1));
@@ -2157,19 +2190,24 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ----
 #
-# Persistent clusters take tiles, the longest first, from a queue. A policy, SixteenBitPolicy or Fp16x3Policy, says what
-# a stage holds, how it is filled and multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
+# Takes a policy, SixteenBitPolicy or Fp16x3Policy, and its Product. Produces the kernel tile_product, which computes
+# all tiles of C. Persistent clusters take the tiles from a queue, the longest first. The skeleton has what both kernels
+# share: the roles of the warps, the queue, the barriers of the pipeline and the zeros. The policy says what a stage
+# holds, how it is filled and multiplied, and how C is written. docs/kernel.md has pictures, and says why tiles begin in
+# the middle of k.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
-// Two warpgroups of consumers; then a warp for the producer, one for the zeros, and two for a policy's own role.
+// The warps of a CTA: two warpgroups of consumers, the producer's warp, a warp for the zeros, and two warps of the
+// policy.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kSkeletonThreads = 3 * 128;
-// of a thread
+// Registers per thread: of all threads when the kernel begins, and of consumers once the other warps have given theirs
+// up.
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
-constexpr int kQueued = 8;   // places for tiles that the cluster has taken
+constexpr int kQueued = 8;   // entries in the ring of tiles that the cluster has taken from the queue
 
-// Where in the pipeline a role is: its stage, and the parity of the phase that it waits for.
+// A role's position in the pipeline: its stage, and the parity of the phase that it waits for next.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
@@ -2180,19 +2218,21 @@ struct PipelineState {
 };
 
 // [begin tile queue]
-// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing is cleared before.
+// Hands out the numbers of tiles, one after the other. The word in device memory counts from the launch's number on, so
+// nothing has to clear the word before the launch.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
 
-  // A word that counts for some other launch, or never did, is set right during the first tiles: clusters that all found it so in `take`
-  // would hinder each other (5 us).
+  // Sets the word to the launch's number, unless the word already counts for this launch. An idle warp calls this
+  // during the first tiles. If all clusters had to do so in `take`, they would hinder each other for 5 us.
   DEVICE void begin(uint32_t count) const {
     uint64_t expected = 0, found;
     while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
   }
 
-  // How many of `count` have been taken before. The last who asks leaves zero, for a graph that is launched again.
+  // Takes one of `count` numbers, and returns how many were taken before. The last call sets the word to zero, because
+  // a graph that is launched again has the same launch number.
   DEVICE uint32_t take(uint32_t count) const {
     uint64_t taken;
     while ((taken = atomicAdd(word, 1ull) - launch) > count) begin(count);
@@ -2202,19 +2242,31 @@ struct TileQueue {
 };
 // [end tile queue]
 
-// A policy has
-//   Product           what a launch is given: p (a ::Product), queue, and more
-//   Memory            its own shared memory: the stages, and more
-//   kStages, kDepth   of the pipeline, and how many k-blocks it holds at most
-//   kCtas, kBlocksN   CTAs of a cluster that share copies; blocks of columns of a tile
-//   kRequestAhead       k-blocks before a tile's end the next is asked for: sooner, it would not go to whoever is done first
-//   kQueuesFirstTile       whether a cluster's first tile comes from the queue, or has its number
-//   kProducerRequestsTiles whether the producer requests the next tile; otherwise a policy's own warp does
-//   find_operands       what the producer keeps of a tile, for load
-//   tiles              the ClusterTiles of a launch
-//   find_tile          the ClusterTile of a number
-//   prepare, has_work, is_skipped, load, compute, finish, run_policy_warps, result
-// benchmarks/trace.cuh defines TRACE, which writes down when a role reached an event. Without that it does nothing.
+// A policy has these members. The functions are static, and their first argument is the policy's Product.
+//
+//   Product                  the arguments of a launch: p (a ::Product), queue, and the policy's own
+//   Memory                   the policy's part of shared memory: the stages, and more
+//   kStages                  stages of the pipeline
+//   kDepth                   the most k-blocks that the stages hold at once
+//   kCtas                    CTAs of a cluster that share copies
+//   kBlocksN                 columns of a tile, in blocks
+//   kRequestAhead            the next tile is requested so many k-blocks before the end of a tile. A tile that is
+//                            requested earlier would not go to the cluster that is free first.
+//   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: it has the cluster's number
+//   kProducerRequestsTiles   true: the producer requests the next tile; false: a warp of the policy does
+//   tiles                    returns the ClusterTiles of the launch
+//   find_tile                returns the ClusterTile of a number
+//   is_skipped               whether a tile from the queue is left out
+//   has_work                 whether the launch has anything to compute
+//   prepare                  initializes the policy's shared memory, by one thread
+//   find_operands            finds what `load` needs of a tile, once per tile
+//   load                     copies one k-block to the next stages, by the producer
+//   compute                  multiplies and writes one tile, by the consumers
+//   finish                   what the consumers do after their last tile
+//   run_policy_warps         what the policy's own two warps do
+//   result                   returns C of one product of the batch
+//
+// benchmarks/trace.cuh defines TRACE, which records when a role reaches an event. Otherwise TRACE does nothing.
 #if !defined(TRACE)
 #define TRACE(role, event)
 #endif
@@ -2222,43 +2274,48 @@ struct TileQueue {
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory policy;
-  ClusterTile next[kQueued];
-  uint64_t next_full[kQueued];
+  ClusterTile next[kQueued];      // the ring of tiles from the queue
+  uint64_t next_full[kQueued];    // mbarriers: an entry of the ring is full
+  // mbarriers: a stage is full, or empty
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
+// What `load` is told of a k-block.
 struct KBlock {
-  int k, k_index;       // place: in the tile
-  bool jumps, last;   // it does not follow the one before; it is the tile's last
-  int next_tile_seq;          // fetch_next_tile's, of the tile after this one
+  int k, k_index;      // its number along k, and its index in the order of the tile
+  bool jumps, last;    // whether k does not follow the k before; whether this is the last k-block of the tile
+  int next_tile_seq;   // the number of the tile after this one, as fetch_next_tile counts
 };
 
 // ---- Skeleton: the tile scheduler.
 
-// Whether clusters take tiles from the queue; else each has one, by its number.
+// Whether clusters take tiles from the queue. Otherwise each cluster computes one tile, which has the cluster's number.
 template <typename Policy>
 DEVICE bool has_queue(const typename Policy::Product& args) {
   return Policy::kQueuesFirstTile || Policy::tiles(args).clusters < Policy::tiles(args).count;
 }
 
-// Tile number `round` of the cluster's from the queue. Each role reads all of them, and before their place is written anew: the producer
-// that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps once in each tile of a triangle, but for a
-// first one that is an empty half.
+// Waits for tile number tile_seq of the tiles that this cluster requests, and returns it. Every role calls this for
+// every tile. No entry of the ring is overwritten too early, for two reasons:
+//   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers.
+//   - Consumers wait for the mask warps at least once in each tile of a triangular operand. The only exception is a
+//     first tile that is a half beyond the last column.
 template <typename Policy>
 DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
   if (!has_queue<Policy>(args)) return {-1};
   barrier_wait(&shared.next_full[tile_seq % kQueued], tile_seq / kQueued % 2);
-  IF_DELAY(if (shared.next[tile_seq % kQueued].tile_seq != tile_seq) __trap();)   // it has been overwritten
+  IF_DELAY(if (shared.next[tile_seq % kQueued].tile_seq != tile_seq) __trap();)   // the tile has been overwritten
   return shared.next[tile_seq % kQueued];
 }
 
-// By a thread of each CTA: the first one's takes the next tile, and sends it to the others, which expect it.
+// Requests the next tile; one thread of each CTA calls this. Rank 0 takes the tile from the queue and sends it to the
+// other CTAs of the cluster, each of which expects its bytes on a barrier.
 template <typename Policy>
 DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq, int rank) {
   uint64_t* full = &shared.next_full[tile_seq % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
-  // tiles by the cluster's number
+  // Lower numbers belong to the clusters' first tiles
   const int first_queued = Policy::kQueuesFirstTile ? 0 : Policy::tiles(args).clusters;
   ClusterTile tile;
   do {
@@ -2268,7 +2325,8 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
   } while (tile.row >= 0 && Policy::is_skipped(args, tile));
   IF_DELAY(tile.tile_seq = tile_seq;)
   const uint32_t to = shared_address(&shared.next[tile_seq % kQueued]), barrier = shared_address(full);
-  for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is illegal where a kernel has no clusters
+  // Rank 0 stores its own copy directly: st.async is illegal in a kernel without clusters
+  for (int cta = 1; cta < Policy::kCtas; ++cta)
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, reinterpret_cast<const int*>(&tile) + u,
                   address_in_peer(barrier, cta));
@@ -2276,22 +2334,23 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
   barrier_arrive_remote(barrier);
 }
 
-// ---- Skeleton: what all policies share: multiplying, roles.
+// ---- Skeleton: what all policies share: wgmma, the producer and the zeros.
 
-// Issues a k-block's wgmma, of 64 rows and kN columns: sums = X Y, or += if add. x, y: descriptors.
+// Issues the wgmma of one k-block, for 64 rows and kN columns: sums = X Y, or sums += X Y if `add`. x and y are
+// descriptors.
 template <typename T, int kN, int kMajorX, int kMajorY>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes: 16 of k
+  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes per 16 of k
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
                                    add || k > 0);
 }
 
-// The producer: one thread.
+// The producer: one thread, which loads every k-block of every tile of the cluster.
 template <typename Policy>
 DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile) {
   const int rank = cta_rank_in_cluster();
-  PipelineState<Policy::kStages> pipeline = {0, 1};   // at first the stages are free
+  PipelineState<Policy::kStages> pipeline = {0, 1};   // parity 1: all stages are empty at first
   for (int tile_seq = Policy::kQueuesFirstTile; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++)) {
     const int count = tile.k_end - tile.k_begin;
     const auto operands = Policy::find_operands(args, shared, tile);
@@ -2306,13 +2365,14 @@ DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& 
   }
 }
 
-// A warp zeroes the CTA's share of the tiles above the diagonal; not at once: operands come the same way, and are wanted sooner.
+// One warp writes the CTA's share of the zeros above the diagonal, in strips of kLines lines. It waits about 2 us
+// first: zeros and operands compete for memory, and the first operands are needed sooner.
 template <typename Policy>
 DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster, int rank) {
   if (!has_zeros(args.p)) return;
-  // of a strip; of a tile
+  // Elements along an edge of a tile, lines of a strip, and strips of a tile
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;
-  // of a cluster
+  // Tiles above the diagonal of one C, and CTAs of a cluster
   const int tiles = triangle(Policy::tiles(args).order.rows - 1), ctas = Policy::kCtas * Policy::tiles(args).splits;
   __nanosleep(2000);
   NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * Policy::tiles(args).batches * kStrips;
@@ -2327,17 +2387,18 @@ DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster,
 
 // ---- Skeleton: the kernel.
 
-// Each warp in its role, in cluster `number`. first: its first tile, if not from the queue.
+// Runs each warp of a CTA in its role. number: the cluster's number. first: the cluster's first tile, unless that tile
+// comes from the queue.
 template <typename Policy>
 DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile first,
                           int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = cta_rank_in_cluster();
   if (Policy::kQueuesFirstTile && warp == kProducerWarp && lane == 0) request_tile(args, shared, 0, rank);
   __syncwarp();
-  cudaGridDependencySynchronize();   // the kernel before may read this C's memory, or write an operand
+  cudaGridDependencySynchronize();   // the kernel ahead may still read the memory of C, or write an operand
   ptx::fence_proxy_async(ptx::space_global);
   if (warp == kProducerWarp) TRACE(kTraceProducer, kPreviousDone);
-  // in any case, lest it come to a CTA that has ended
+  // A CTA awaits its first tile even if there is no work, since a tile must not arrive at a CTA that has ended
   if (Policy::kQueuesFirstTile) first = fetch_next_tile(args, shared, 0);
   if (!Policy::has_work(args)) return;
 
@@ -2360,7 +2421,7 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
       TRACE(kTraceZeros, kZerosBegun);
       write_zeros_above<Policy>(args, number, rank);
       TRACE(kTraceZeros, kZerosWritten);
-      // Not sooner: the next kernel's instructions then drive this one's out of the caches
+      // Not sooner: the next kernel's instructions would evict this kernel's from the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {
       Policy::run_policy_warps(args, shared, first);
@@ -2368,9 +2429,11 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
   }
 }
 
-// One product; or two of one size, each by every other cluster: they start and end once.
-struct NoSecondProduct { struct Product {}; };   // in place of a second policy
+// Stands for the second policy of a launch that has one product.
+struct NoSecondProduct { struct Product {}; };
 
+// The kernel: one product, or two products of one size. Even clusters compute the first of two, and odd ones the
+// second, so that both products share one start and one end.
 template <typename Policy, typename Second = NoSecondProduct>
 __global__ void __launch_bounds__(kSkeletonThreads, 1)
     tile_product(const __grid_constant__ typename Policy::Product args,
@@ -2380,13 +2443,13 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
   constexpr int kCount = std::is_same_v<Second, NoSecondProduct> ? 1 : 2;
-  const int number = ptx::get_sreg_clusterid_x() / kCount;   // in its product
+  const int number = ptx::get_sreg_clusterid_x() / kCount;   // the cluster's number in its product
   if (threadIdx.x / 32 == kProducerWarp) TRACE(kTraceProducer, kEntered);
-  // Fill the barriers, by one thread: see elect_one_sync
+  // One thread initializes the barriers: see elect_one_sync
   if (threadIdx.x < 32 && elect_one_sync()) {
-    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
+    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle depends on the bits of an address below 1024
     Policy::prepare(args, shared);
-    // Half's mask warps have a thread per row
+    // The mask warps of SixteenBitPolicy have one thread per row of a block
     constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kQueuesFirstTile ? kBlock : 1;
     UNROLL for (int u = 0; u < Policy::kStages; ++u) {
       ptx::mbarrier_init(&shared.full[u], kFullArrivals);
@@ -2408,7 +2471,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
     run_warp_role(args, shared, first, number);
   else if constexpr (kCount == 2)
     run_warp_role(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
-  // No CTA may end while another still arrives there, or reads its sums
+  // A CTA may not end while another CTA still arrives at its barriers or reads its sums
   __syncwarp();
   cluster_arrive_relaxed();
   cluster_wait();
@@ -2419,33 +2482,37 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
 
 # ---- 16-bit: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ----
 #
-# Enters: a Product of 16-bit operands with a stride of 1, all else in multiples of 16 bytes (operands_to_copy). Leaves: all of C.
-#
-# A tensor map's boxes in the 128-byte swizzle are what wgmma reads, K-major or MN-major: nothing is packed. Two warps mask those on a
-# diagonal. Their zeros may meet Inf in the tensor cores: so CTAs that are done sum boxes of C that are not finite again, on the exact path.
+# Takes 16-bit operands with a stride of 1, with addresses and other strides in multiples of 16 bytes. Produces all of
+# C. Nothing is packed: wgmma reads the boxes of a tensor map in the 128-byte swizzle, K-major or MN-major. Two warps
+# mask the blocks on a diagonal. The zeros of a mask may meet Inf in the tensor cores. So CTAs that have no tile left
+# sum the boxes of C that are not finite again, on the exact path.
 _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
-constexpr int kBlocksM = 2;   // of a CTA's tile: one for each consumer warpgroup
-// Of named barriers: all consumers; a warpgroup of them, from kGroupTeam on; the mask warps.
+constexpr int kBlocksM = 2;   // rows of a CTA's tile, in blocks: one block per consumer warpgroup
+// The teams of threads that share a named barrier: all consumers, each warpgroup of consumers (kGroupTeam and
+// kGroupTeam + 1), and the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
 
 // ---- 16-bit: sums that are not finite.
 
 // [begin non-finite boxes]
-// Of each box of C, 64 x 64, that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number on, as
-// TileQueue's; others stand for zero. In the end none is left, for a graph that is launched again.
+// The boxes of C, 64 x 64 elements each, that are not finite and have to be summed again. A box's word says how many
+// parts of the box no CTA has begun to sum. It counts from the launch's number on, as TileQueue's word does; any other
+// value stands for zero. At the end no part is left, so that a graph may be launched again.
 struct NonFinite {
-  static constexpr int kParts = kBlock / kExactRows;   // of a box
-  unsigned long long* words;   // of each box; and one word more: whether there has been one
+  static constexpr int kParts = kBlock / kExactRows;   // parts of a box
+  unsigned long long* words;   // one word per box, and a last word, which says whether any box has been added
   uint64_t launch;
   uint32_t boxes;
+  // The number of parts that a word stands for.
   DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
+  // Adds a box, with all of its parts.
   DEVICE void add(uint32_t box) const {
     atomicExch(words + box, launch + kParts);
     atomicExch(words + boxes, launch + kParts);
   }
-  // Takes a part: its number, or -1 if there is none.
+  // Takes a part of a box. Returns the number of the part, or -1 if none is left.
   DEVICE int take(uint32_t box) const { return parts(atomicAdd(words + box, ~0ull)) - 1; }
 };
 // [end non-finite boxes]
@@ -2453,8 +2520,8 @@ struct NonFinite {
 // ---- 16-bit: what the kernel is given.
 
 struct SixteenBitProduct {
-  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) if MN-major
-  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p's, in units of the third dimension
+  CUtensorMap x, y;   // dimensions (k, line, batch) if the operand is K-major, (line, k, batch) if it is MN-major
+  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p.x_batch and p.y_batch, in steps of the third dimension
   Product p;
   ClusterTiles tiles;
   TileQueue queue;
@@ -2463,9 +2530,11 @@ struct SixteenBitProduct {
 
 // ---- 16-bit: the epilogue, storing C.
 
-// A warpgroup rounds its sums of block (row, col) of C, and writes them through shared memory, in lines of 128 bytes: rows, or columns of a
-// column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it.
-// kStoresTwice: below the diagonal the transpose is written, too. Returns whether a number is not finite, unless no operand has a mask.
+// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of `box` in shared memory. Lines of 128
+// bytes go to C: its rows, or the columns of a column-major C. kStoresTwice: a block below the diagonal is also written
+// above it, transposed. Returns whether a number is not finite, or false if no operand has a mask.
+//
+// Successive calls alternate between two boxes, so the barrier in the call between separates two uses of one box.
 template <typename T, bool kStoresTwice>
 DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -2477,17 +2546,17 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   }
   uint32_t w[4][4];
   using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-  Two zero[2] = {};   // or NaN, of NaN and Inf
+  Two zero[2] = {};   // an element becomes NaN if one of its sums is not finite
   UNROLL for (int u = 0; u < 16; ++u) {
     const Two two{sum[2 * u], sum[2 * u + 1]};
     zero[u % 2] = __hfma2(two, Two(), zero[u % 2]);
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }
   zero[0] = __hadd2(zero[0], zero[1]);
-  // A sum of finite terms beyond the range of float16 counts as not finite, too: it is summed again, to the same Inf
+  // A finite sum beyond the range of float16 counts as not finite, too. It is summed again, to the same Inf
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   auto write = [&](int row, int col, bool by_rows) {
-    // To shared memory, swizzled
+    // To shared memory, in the 128-byte swizzle
     const uint32_t base = shared_address(box);
     const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
     const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
@@ -2496,17 +2565,18 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    // No vote where none is needed: the compiler does not know that all threads have one result, and loops lose uniform registers
+    // kStoresTwice needs no vote. The compiler does not know that all threads get the same result of a vote, and loops
+    // around the call would lose their uniform registers
     const bool any = kStoresTwice ? named_barrier_sync<128>(team),
                false              : named_barrier_or<128>(team, is_masked(p) && !finite);
-    const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
+    const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // rows and columns of C from this block on
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
     const int64_t stride = c_by_rows ? p.c_row : p.c_col;
     uint16_t* first = c + row * kBlock * p.c_row + col * kBlock * p.c_col;
     if ((int(stride) | length | int(reinterpret_cast<uintptr_t>(c)) / 2) % 8 == 0) {   // 16 bytes at a time
       const int thread_line = thread / 8, thread_col = thread % 8 * 8;
       uint16_t* to = first + thread_line * stride + thread_col;
-      const uint8_t* from = box + swizzled(thread_line, thread_col);   // 16 lines on it is 2 KB on
+      const uint8_t* from = box + swizzled(thread_line, thread_col);   // 16 lines are 2 KB
       auto copy = [](uint16_t* to, const uint8_t* from) {
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
       };
@@ -2526,17 +2596,18 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   if constexpr (kStoresTwice)
     if (col < row) {
       write(col, row, !c_by_rows);
-      named_barrier_sync<128>(team);   // the box has been read
+      named_barrier_sync<128>(team);   // all threads have read the box
     }
   return write(row, col, c_by_rows);
 }
 
 // ---- 16-bit: the policy: how the user's matrices are copied, masked and multiplied.
 
-// Sets a row of a block to zero above the diagonal, or below it (lower: what is kept).
+// Masks a row of a block on the diagonal: the elements beyond the diagonal become zero. With `lower` the lower triangle
+// is kept, otherwise the upper one.
 DEVICE void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  // the chunk on the diagonal; how many of its elements come before the cut
+  // The chunk on the diagonal, and how many of its elements stand before the boundary of what is kept
   const int diagonal_chunk = row / 8, num_kept = row % 8 + lower;
   const uint4 v = *chunk(diagonal_chunk);
   auto part = [&](uint32_t two, int u) {
@@ -2548,9 +2619,11 @@ DEVICE void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > diagonal_chunk : c < diagonal_chunk) *chunk(c) = uint4();
 }
 
-// kWide: two CTAs compute a tile of 256 x 256, one above the other, and each fetches half of Y for both; else one computes 128 x 128.
-// kStoresTwice: no operand has a mask; what is below C's diagonal also goes opposite, transposed, and what is above it is not stored.
-// kMajorX, kMajorY: 1 for MN-major.
+// The policy of one type, and of one way to lie in memory.
+//   kMajorX, kMajorY   1 if the operand is MN-major, 0 if it is K-major
+//   kWide              true: two CTAs compute a tile of 256 x 256, one above the other, and each copies half of Y for
+//                      both; false: one CTA computes a tile of 128 x 128
+//   kStoresTwice       C is symmetric and no operand has a mask: the lower half of C is computed, and written twice
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kStoresTwice>
 struct SixteenBitPolicy {
   using Product = SixteenBitProduct;
@@ -2562,12 +2635,12 @@ struct SixteenBitPolicy {
 
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
-    uint8_t box[2][2][kOperandBytes];   // of C, on their way to memory: two for each warpgroup
-    uint64_t landed[kStages];   // a stage that is to be masked
-    uint64_t sums_written;      // by consumer warps of all CTAs that share a tile's k
-    uint32_t found;             // the box that is not finite,
-    int part;                   // and the part of it, which the CTA sums again
-    bool unfinished[2];         // whether a warpgroup knows of such boxes
+    uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory: two per warpgroup
+    uint64_t landed[kStages];   // mbarriers: the copies have landed of a stage that is to be masked
+    uint64_t sums_written;      // an mbarrier: all consumer warps of the CTAs that share k have written their sums
+    uint32_t found;             // the box that the CTA sums again, exclusive-ored with the CTA's number; ~0 if none
+    int part;                   // the part of that box
+    bool unfinished[2];         // whether a warpgroup knows of boxes that are not finite
   };
 
   static DEVICE void prepare(const Product& args, Shared& shared) {
@@ -2578,7 +2651,7 @@ struct SixteenBitPolicy {
   }
   static DEVICE const ClusterTiles& tiles(const Product& args) { return args.tiles; }
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
-    ClusterTiles tiles = args.tiles;   // if the compiler knows the order, there is a tenth less code
+    ClusterTiles tiles = args.tiles;   // a tenth less code where the compiler knows the order of the tiles
     if (kStoresTwice) tiles.order.x_range = tiles.order.y_range = KRange::kAll, tiles.order.c_lower = 1;
     return tiles.find_tile(number);
   }
@@ -2586,21 +2659,27 @@ struct SixteenBitPolicy {
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
   static DEVICE uint16_t* result(const Product& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
 
-  // What the producer finds beforehand: a hundred instructions of its one thread take longer than to multiply a small tile's k-block.
+  // What the producer finds once per tile. It takes a hundred instructions of a single thread. In each k-block that
+  // would last longer than multiplying the k-block of a small tile.
+
+  // A block of lines of an operand: the first line, and the range of its k-blocks. The range may go beyond the end of
+  // k.
   struct Line {
-    int first;              // a block's first
-    int begin, length;   // of the k-blocks that its lines have; the length may go beyond the last
+    int first;           // in elements
+    int begin, length;   // in k-blocks
   };
-  static constexpr int kBlocksY = kBlocksN / kCtas;     // that a CTA asks for, of a whole tile
-  static constexpr bool kMergesBoxes = kStoresTwice && !kMajorX;   // boxes have 128 lines; of Y where no tile is halved
+  static constexpr int kBlocksY = kBlocksN / kCtas;   // blocks of Y that a CTA copies of a whole tile
+  // Whether one copy brings 128 lines: of X, and of Y too if no tile is halved.
+  static constexpr bool kMergesBoxes = kStoresTwice && !kMajorX;
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
-    int y_boxes, first_y_box;           // that the CTA asks for, and where in the stage they come
-    int bytes;                    // of a k-block
-    int x_batch, y_batch;         // third coordinates
+    int y_boxes, first_y_box;     // the number of boxes of Y that the CTA copies, and the place of the first in a stage
+    int bytes;                    // bytes that land in this CTA's stage per k-block
+    int x_batch, y_batch;         // third coordinates in the tensor maps
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
-  // A small tile on the diagonal of a symmetric C: its columns are its rows, and come once; it is computed up to the diagonal.
+  // Whether a small tile lies on the diagonal of a symmetric C. Its columns are its rows, so they are copied only once,
+  // and the tile is computed only up to the diagonal.
   static DEVICE bool on_diagonal_of_c(const Product& args, const ClusterTile& tile) {
     return kStoresTwice && !kWide && args.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
@@ -2625,7 +2704,8 @@ struct SixteenBitPolicy {
     return operands;
   }
 
-  // Asks for a k-block's boxes. For one that does not exist it asks beyond the end of k, where the copy engine finds zeros.
+  // Copies the boxes of a k-block. For a block that does not exist it names a k beyond the end, where the copy engine
+  // finds zeros.
   static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
                           const ClusterTile& tile, int /*rank*/, const KBlock& k_block, const Operands& operands) {
     const int k = k_block.k;
@@ -2641,7 +2721,7 @@ struct SixteenBitPolicy {
       auto copy = [&](auto... ctas) {
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[box], &map, from, barrier, ctas...);
       };
-      multicast ? copy(3) : copy();   // as copy_bulk_multicast
+      multicast ? copy(3) : copy();   // 3: to both CTAs, as copy_bulk_multicast
     };
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     barrier_arrive_expect_tx(barrier, operands.bytes);
@@ -2650,17 +2730,17 @@ struct SixteenBitPolicy {
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < operands.y_boxes)
         tma_load(kWide, operands.first_y_box + u, args.y, kMajorY, operands.y[u], operands.y_batch);
-    if (kEveryThreadArrives && !masked)   // as often as the mask warps would
+    if (kEveryThreadArrives && !masked)   // in racecheck builds as often as the mask warps would
       for (int u = 1; u < kBlock; ++u) barrier_arrive_remote(shared_address(barrier));
     pipeline.advance();
   }
 
-  // Two warps mask. Where their zeros meet NaN or Inf of the other operand: see finish.
+  // Two warps mask the blocks on a diagonal. A zero of theirs that meets NaN or Inf makes a sum wrong: see finish.
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
     if (kStoresTwice || !is_masked(args.p)) return;
-    const int row = threadIdx.x % kBlock;   // of a block
+    const int row = threadIdx.x % kBlock;   // the row of a block that this thread masks
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
-    uint32_t parities = 0;   // of `landed`, a bit for each stage
+    uint32_t parities = 0;   // one bit per stage: the parity that `landed` is awaited with
     PipelineState<kStages> pipeline;
     for (int tile_seq = 0; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++))
       NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, pipeline.advance()) {
@@ -2684,7 +2764,7 @@ struct SixteenBitPolicy {
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
-  // A consumer warpgroup computes its 64 rows of a CTA's tile.
+  // A consumer warpgroup computes its share of a CTA's tile: 64 rows, but for diagonal pairs (docs/kernel.md).
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
     const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
@@ -2694,7 +2774,8 @@ struct SixteenBitPolicy {
             : compute_rows<kBlocksN>(args, shared, tile, pipeline);
   }
 
-  // kCols: in blocks. kOnDiagonal: the tile on the diagonal of a corner, whose columns are its rows, as three boxes.
+  // Computes 64 rows and kCols blocks of columns. kOnDiagonal: computes a diagonal tile of a diagonal pair instead. Its
+  // columns are its rows, and its lower half is three boxes: one in the upper block of rows, two in the lower.
   template <int kCols, bool kOnDiagonal = false>
   static DEVICE void compute_rows(const Product& args, Shared& shared, const ClusterTile& tile,
                                   PipelineState<kStages>& pipeline) {
@@ -2707,25 +2788,25 @@ struct SixteenBitPolicy {
     const int y_block = kOnDiagonal ? x_block : on_diagonal_of_c(args, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
     float sum[32 * kBoxes] = {};
-    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) make_opaque(sum[u]);   // zero before the first k-block is there
+    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) make_opaque(sum[u]);   // zero before the first k-block lands
     auto block = [&](int u) {
       return make_descriptor(base + (pipeline.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024);
     };
-    auto release = [&](int stage) {   // each warp by itself
+    auto release = [&](int stage) {   // each warp arrives for itself, on the barrier of each CTA that fills the stage
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       if (lane < kCtas) barrier_arrive_remote(kWide ? address_in_peer(barrier, lane) : barrier);
       IF_RACECHECK(for (int cta = 0; cta < kCtas; ++cta) {
         if (cta != lane) barrier_arrive_remote(kWide ? address_in_peer(barrier, cta) : barrier);
       })
     };
-    int reading = -1;   // the stage that is multiplied while the next is issued
+    int reading = -1;   // the stage that is multiplied while the next one is issued
     NO_UNROLL for (int k_blocks_left = tile.k_end - tile.k_begin; k_blocks_left > 0;
                    --k_blocks_left, pipeline.advance()) {
       const uint64_t x_descriptor = block(x_block), y_descriptor = block(y_block);
       barrier_wait(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
       warpgroup_arrive();
       issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kMajorX, kMajorY>(x_descriptor, y_descriptor, sum, true);
-      if constexpr (kOnDiagonal)   // and the row of boxes below
+      if constexpr (kOnDiagonal)   // the two boxes of the lower block of rows
         issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(advance_descriptor(x_descriptor, kOperandBytes), y_descriptor,
                                                      sum + 32, true);
       warpgroup_commit_batch();
@@ -2740,10 +2821,10 @@ struct SixteenBitPolicy {
         kOnDiagonal ? (tile.pair_half == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_block;
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* c = result(args, tile.batch);
-    // comes as C is written
+    // Loaded here, so that the word arrives while C is written
     const uint64_t found =
         !kStoresTwice && is_masked(args.p) ? load_relaxed(args.non_finite.words + args.non_finite.boxes) : 0;
-    uint32_t again = 0;   // boxes that are not finite: a bit a column
+    uint32_t again = 0;   // the boxes that are not finite: one bit per column of boxes
     auto store = [&](int box_slot, int i, int j, float* sum) {
       if (kStoresTwice && col + j > row + i) return;
       if (store_box<T, kStoresTwice>(args.p, shared.policy.box[group][box_slot], kGroupTeam + group, c, row + i,
@@ -2751,16 +2832,17 @@ struct SixteenBitPolicy {
         again |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
-      // the tile before may have ended with this box
+      // The tile before may have ended with the box that is written first
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
-      constexpr int kFirst = kCols == 1;   // half of a small tile takes the box with which a whole one ends
+      constexpr int kFirst = kCols == 1;   // half of a small tile takes the box with which a whole tile ends
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // Each CTA's sums to its shared memory; then the cluster's warpgroups add them up, a box each, in the order of k
+      // Each CTA writes its sums to its shared memory. Then each warpgroup of the cluster adds up the sums of its
+      // boxes, in the order of k
       float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
-      named_barrier_sync<256>(kConsumersTeam);   // the stages have been read
+      named_barrier_sync<256>(kConsumersTeam);   // all consumers have read the stages
       UNROLL for (int u = 0; u < 32 * kCols; u += 4)
         sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
       __syncwarp();
@@ -2775,7 +2857,7 @@ struct SixteenBitPolicy {
         NO_UNROLL for (int cta = 0; cta < args.tiles.splits; ++cta) {
           const uint32_t peer_address =
               address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), cta);
-          float4 part[8];   // all read before the first is added
+          float4 part[8];   // all loads are issued before the first sum is added
           UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(peer_address + e * 256 * sizeof(float4));
           UNROLL for (int e = 0; e < 32; ++e) total[e] += reinterpret_cast<const float*>(part)[e];
         }
@@ -2784,7 +2866,7 @@ struct SixteenBitPolicy {
     }
     if (__builtin_expect(again, 0)) {
       named_barrier_sync<128>(kGroupTeam + group);
-      __threadfence();   // whoever sums it again writes after this warpgroup
+      __threadfence();   // a CTA that sums the box again writes to C after this warpgroup
       const uint32_t first =
           (uint32_t(tile.batch) * ceil_div(args.p.m, kBlock) + row) * ceil_div(args.p.n, kBlock) + col;
       for (uint32_t bits = threadIdx.x % 128 == 0 ? again : 0; bits; bits &= bits - 1)
@@ -2795,7 +2877,8 @@ struct SixteenBitPolicy {
       shared.policy.unfinished[group] = true;
   }
 
-  // CTAs that are done sum again what is not finite, whoever found it. Nothing is left: who finds more is not done.
+  // CTAs that have no tile left sum the boxes that are not finite again, whichever CTA found them. No box is left over,
+  // since a CTA that adds a box always scans the words afterwards.
   static DEVICE void finish(const Product& args, Shared& shared) {
     auto& policy = shared.policy;
     if (kStoresTwice || !is_masked(args.p)) return;
@@ -2803,12 +2886,13 @@ struct SixteenBitPolicy {
     meet();
     if (!policy.unfinished[0] && !policy.unfinished[1]) return;
     auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[kStages - 1]);
-    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // which a peer may still read
+    // The sums in the first stages, which another CTA of the cluster may still read
+    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);
     static_assert(sizeof(memory) <= sizeof(policy.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(policy.stage[0]),
                   "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
     const uint32_t boxes = args.non_finite.boxes, cta = blockIdx.x % kExactThreads;
-    uint32_t first = threadIdx.x;   // a thread looks at every 256th, once, eight at a time
+    uint32_t first = threadIdx.x;   // a thread scans every 256th word once, eight words at a time
     while (true) {
       if (threadIdx.x == 0) policy.found = ~0u;
       meet();
@@ -2818,7 +2902,7 @@ struct SixteenBitPolicy {
           if (const uint32_t box_index = min(first + u, boxes - 1);
               args.non_finite.parts(load_relaxed(args.non_finite.words + box_index)))
             mine = box_index;
-      if (mine != ~0u) atomicMin(&policy.found, mine ^ cta);   // each CTA prefers others
+      if (mine != ~0u) atomicMin(&policy.found, mine ^ cta);   // different CTAs prefer different boxes
       meet();
       if (policy.found == ~0u) return;
       const uint32_t box = policy.found ^ cta;
@@ -2835,7 +2919,8 @@ struct SixteenBitPolicy {
 
 // ---- 16-bit: launching.
 
-// The tensor map of an operand, in swizzled boxes. Its third dimension goes by batch_unit, in which `steps` become the strides.
+// Makes the tensor map of an operand. A box is 64 elements by rows_of_box rows, in the 128-byte swizzle. The third
+// dimension advances by batch_unit elements; `steps` gets the strides of the batch in that unit.
 static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines,
                               cuuint32_t rows_of_box, const Product& p, const int64_t* batch_strides, int64_t* steps) {
   static const auto encode = [] {
@@ -2864,10 +2949,10 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   SixteenBitProduct args = {};
   args.p = p, args.tiles = choose_sixteen_bit_tiles(p, gpu);
   if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  // CTAs that share k wait for phase 0 of sums_written alone, so their cluster must not get a second tile
+  // CTAs that share k wait only for phase 0 of sums_written, so their cluster must not get a second tile
   if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
   if (args.tiles.tail_tiles) launch_sixteen_bit<T>(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
-  // The workspace: TileQueue's word and, of products with masks, NonFinite's
+  // The workspace: TileQueue's word, then NonFinite's words: one per box of a product with masks, and the last one
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
   auto* words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
   args.queue = {words, launch_number()};
@@ -2880,7 +2965,7 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
                       args.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
-    const int ctas = Policy::kCtas * args.tiles.splits;   // of a cluster
+    const int ctas = Policy::kCtas * args.tiles.splits;   // CTAs of a cluster
     constexpr auto kBytes = sizeof(SharedMemory<Policy>);
     launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
                                         args, NoSecondProduct::Product());
@@ -2888,7 +2973,7 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
 }
 """
 
-# nvcc compiles each of these by itself: they are the parts of the source that take longest.
+# nvcc compiles each of these strings separately, since they take the longest to compile.
 _CUDA_LAUNCH_FLOAT16 = r"""
 void launch_float16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__half>(p, gpu); }
 """
