@@ -1663,9 +1663,9 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
-// What the copier exclusive-ors with byte offsets in a row of a stage, so that no read meets a bank conflict. A warp
-// reads eight rows of 16 bytes at once by ldmatrix. It reads float64 and MN-major float32 by words, eight lines at four
-// k.
+// What the copier exclusive-ors with the byte offsets in a row of a stage, so that no read meets a bank conflict.
+// ldmatrix reads eight rows of 16 bytes at once. float64 and MN-major float32 are read by words: a warp reads eight
+// lines at four values of k.
 template <typename T, bool kKMajor>
 DEVICE constexpr int mma_permuted(int row) {
   return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16;
@@ -1737,8 +1737,7 @@ using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 //      column-major C of 16 bits.
 //   2. By way of shared memory. Each CTA of the tile gets its units of all splits in `sums`, adds them in the order of
 //      the splits, and writes them. A tile with one split goes the same way, from the CTA to itself.
-// In clusters the mma kernel is never `alone`: fetching the instructions of the first way would take as long as it
-// saves.
+// In clusters the mma kernel is never `alone`: fetching the instructions of the first way takes as long as it saves.
 //
 // With several splits, all threads of the cluster must have arrived at the cluster's barrier before the call. `sums`
 // may then lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that come.
@@ -1805,8 +1804,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     const uint32_t first_rank = cta_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&arrived, sizeof(sums));
     cluster_wait();
-    // Each lane finds where one of its warp's units goes; the other lanes get that by shuffles. `units` is a power of
-    // two
+    // Each lane finds where one of its warp's units goes, and shuffles tell the other lanes. `units` is a power of two
     const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
     const uint32_t slot = (number & units - 1) * splits + work.split;
     const uint32_t to = address_in_peer(shared_address(sums[slot]), first_rank + owner);
@@ -1836,8 +1834,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel with the plan of its product. Only fixup_kernel takes more arguments, `behind`. It may begin before
-// the kernel ahead has ended, and without clusters it has no more CTAs than the GPU holds at once.
+// Launches a kernel with the plan of its product. Only fixup_kernel takes more arguments, `behind`. That kernel may
+// begin before the kernel ahead has ended. Without clusters it has no more CTAs than the GPU holds at once.
 template <auto kKernel, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Behind&... behind) {
 #if defined(TRIL_MATMUL_STRESS)   // the number must not depend on a build's registers
@@ -1901,7 +1899,7 @@ template <bool kKMajor>
 struct SplitTf32YSplitter {
   using From = MmaCopier<float, kKMajor>;
   using To = MmaCopier<float, true>;
-  uint32_t from, to;
+  uint32_t from, to;   // addresses of the thread's first element: in the first stage, and in `split`
   DEVICE SplitTf32YSplitter(const uint8_t* stage, const float* split) {
     const int k = threadIdx.x % 8 * 4, col = (threadIdx.x / 8 ^ threadIdx.x % 8) * 4;
     from = shared_address(stage) + From::offset(col, k),
@@ -1933,7 +1931,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& memory = *reinterpret_cast<SplitTf32Memory*>(raw);
   if (threadIdx.x == 0) ptx::mbarrier_init(&memory.sums_arrived, 1), barrier_init_fence();
-  cluster_arrive_relaxed();
+  cluster_arrive_relaxed();   // write_tile waits for this before it sends sums to other CTAs
   const WorkTile<float> work =
       find_work<float>(p, plan, ptx::get_sreg_clusterid_x(), cta_rank_in_cluster(), kSplitTf32BlockK);
   if (work.tile.i < 0) return;
@@ -1949,6 +1947,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
   int stage = 0;   // of k-block `number`, as an offset in bytes from the first stage
+  // Iterations with a negative number only start copies
   NO_UNROLL for (int number = -kSplitTf32Stages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
@@ -1971,8 +1970,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     cp_async_commit_group();
     stage = stage == (kSplitTf32Stages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
-    // Multiply. Tensor cores truncate what they add. So small terms come first, and `part` is the sum of one k-block
-    // only
+    // Multiply. Tensor cores truncate what they add. So small terms come first, and `part` sums only one k-block
     float part[32];
     warpgroup_arrive();
     UNROLL for (int step = 0; step < 4; ++step) {
@@ -1998,23 +1996,23 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ----
 #
 # Takes a Product of operands with a stride of 1. Where k is long, their addresses and all other strides are multiples
-# of 16 bytes (operands_to_copy). Produces all of C. Every instruction is one that all GPUs from 8.0 on have: cp.async
-# brings k-blocks as they lie to a pipeline of stages, ldmatrix brings fragments to registers, and mma.sync multiplies
-# them. float32 is split into two tf32 in registers.
+# of 16 bytes (operands_to_copy). Produces all of C. The kernel has only instructions of all GPUs from 8.0 on. cp.async
+# copies k-blocks as they lie to a pipeline of stages. ldmatrix brings fragments to registers, where float32 is split
+# into two tf32. mma.sync multiplies the fragments.
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA keeps in shared memory.
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;
 constexpr int kMmaSteps = 4;   // steps of 32 bytes of k in a k-block
-// Steps of eight k between two promotions of float32. Tensor cores before Hopper truncate sums twice as often, and one
-// bit earlier.
+// Steps of eight k per promotion of float32. Tensor cores before Hopper truncate sums twice as often, and one bit
+// earlier.
 constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;
 // A warp computes kWarpMN x kWarpMN elements of C, as kTilesM x kTilesN tiles of mma, each 16 x 8.
 constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;
 constexpr int kMmaSums = kTilesM * kTilesN * 4;   // sums of a thread
 static_assert(kMmaSteps % 2 == 0, "each k-block begins with the same fragments, and ends with a promotion");
 template <typename T>
-constexpr bool kTwoTf32 = sizeof(T) == 4;
+constexpr bool kTwoTf32 = sizeof(T) == 4;   // float32 is split into two tf32
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
 // How many CTAs an SM holds. A CTA takes 49 KB of shared memory: two fit an SM with 100 KB (8.6, 8.9, 12.x), and three
@@ -2079,8 +2077,7 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 
 // ---- mma kernel: the kernel.
 
-// Sums a CTA's split of a tile and writes its share of the tile. kUnit (see BlockCopier) is kUnitStrides or
-// kAnyStrides.
+// Sums a CTA's split of a tile and writes its share of the tile. kUnit is BlockCopier's: kUnitStrides or kAnyStrides.
 [[maybe_unused]] constexpr bool kUnitStrides = true, kAnyStrides = false;
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
@@ -2193,17 +2190,14 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 # Takes a policy, SixteenBitPolicy or Fp16x3Policy, and its Product. Produces the kernel tile_product, which computes
 # all tiles of C. Persistent clusters take the tiles from a queue, the longest first. The skeleton has what both kernels
 # share: the roles of the warps, the queue, the barriers of the pipeline and the zeros. The policy says what a stage
-# holds, how it is filled and multiplied, and how C is written. docs/kernel.md has pictures, and says why tiles begin in
-# the middle of k.
+# holds, how it is filled and multiplied, and how C is written. The pictures are in docs/kernel.md.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
-// The warps of a CTA: two warpgroups of consumers, the producer's warp, a warp for the zeros, and two warps of the
-// policy.
+// In this order: two warpgroups of consumers, the producer's warp, a warp for the zeros, and two warps of the policy.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kSkeletonThreads = 3 * 128;
-// Registers per thread: of all threads when the kernel begins, and of consumers once the other warps have given theirs
-// up.
+// Registers per thread: of all threads at the start, and of consumers once the other warps have given theirs up.
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
 constexpr int kQueued = 8;   // entries in the ring of tiles that the cluster has taken from the queue
 
@@ -2222,7 +2216,7 @@ struct PipelineState {
 // nothing has to clear the word before the launch.
 struct TileQueue {
   unsigned long long* word;
-  uint64_t launch;
+  uint64_t launch;   // the launch's own number: see launch_number
 
   // Sets the word to the launch's number, unless the word already counts for this launch. An idle warp calls this
   // during the first tiles. If all clusters had to do so in `take`, they would hinder each other for 5 us.
@@ -2250,8 +2244,8 @@ struct TileQueue {
 //   kDepth                   the most k-blocks that the stages hold at once
 //   kCtas                    CTAs of a cluster that share copies
 //   kBlocksN                 columns of a tile, in blocks
-//   kRequestAhead            the next tile is requested so many k-blocks before the end of a tile. A tile that is
-//                            requested earlier would not go to the cluster that is free first.
+//   kRequestAhead            how many k-blocks before the end of a tile the next tile is requested. A tile that is
+//                            requested earlier may not go to the cluster that is free first.
 //   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: it has the cluster's number
 //   kProducerRequestsTiles   true: the producer requests the next tile; false: a warp of the policy does
 //   tiles                    returns the ClusterTiles of the launch
@@ -2266,7 +2260,7 @@ struct TileQueue {
 //   run_policy_warps         what the policy's own two warps do
 //   result                   returns C of one product of the batch
 //
-// benchmarks/trace.cuh defines TRACE, which records when a role reaches an event. Otherwise TRACE does nothing.
+// benchmarks/trace.cuh defines TRACE, which records when a role reaches an event. Without that file TRACE does nothing.
 #if !defined(TRACE)
 #define TRACE(role, event)
 #endif
@@ -2297,7 +2291,7 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 
 // Waits for tile number tile_seq of the tiles that this cluster requests, and returns it. Every role calls this for
 // every tile. No entry of the ring is overwritten too early, for two reasons:
-//   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers.
+//   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring is longer than that.
 //   - Consumers wait for the mask warps at least once in each tile of a triangular operand. The only exception is a
 //     first tile that is a half beyond the last column.
 template <typename Policy>
@@ -2336,8 +2330,7 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
 
 // ---- Skeleton: what all policies share: wgmma, the producer and the zeros.
 
-// Issues the wgmma of one k-block, for 64 rows and kN columns: sums = X Y, or sums += X Y if `add`. x and y are
-// descriptors.
+// Issues the wgmma of one k-block, 64 rows by kN columns: sums = X Y, or sums += X Y if `add`. x, y: descriptors.
 template <typename T, int kN, int kMajorX, int kMajorY>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes per 16 of k
@@ -2449,7 +2442,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
   if (threadIdx.x < 32 && elect_one_sync()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle depends on the bits of an address below 1024
     Policy::prepare(args, shared);
-    // The mask warps of SixteenBitPolicy have one thread per row of a block
+    // In racecheck builds all threads of SixteenBitPolicy's mask warps arrive: one per row of a block
     constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kQueuesFirstTile ? kBlock : 1;
     UNROLL for (int u = 0; u < Policy::kStages; ++u) {
       ptx::mbarrier_init(&shared.full[u], kFullArrivals);
@@ -2503,7 +2496,7 @@ constexpr int kBlocksM = 2;   // rows of a CTA's tile, in blocks: one block per 
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // parts of a box
   unsigned long long* words;   // one word per box, and a last word, which says whether any box has been added
-  uint64_t launch;
+  uint64_t launch;   // as TileQueue's
   uint32_t boxes;
   // The number of parts that a word stands for.
   DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
@@ -2659,11 +2652,7 @@ struct SixteenBitPolicy {
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
   static DEVICE uint16_t* result(const Product& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
 
-  // What the producer finds once per tile. It takes a hundred instructions of a single thread. In each k-block that
-  // would last longer than multiplying the k-block of a small tile.
-
-  // A block of lines of an operand: the first line, and the range of its k-blocks. The range may go beyond the end of
-  // k.
+  // A block of lines of an operand: its first line, and the range of its k-blocks, which may go beyond the end of k.
   struct Line {
     int first;           // in elements
     int begin, length;   // in k-blocks
@@ -2671,6 +2660,8 @@ struct SixteenBitPolicy {
   static constexpr int kBlocksY = kBlocksN / kCtas;   // blocks of Y that a CTA copies of a whole tile
   // Whether one copy brings 128 lines: of X, and of Y too if no tile is halved.
   static constexpr bool kMergesBoxes = kStoresTwice && !kMajorX;
+  // What the producer finds once per tile for `load`: a hundred instructions of a single thread. If they were repeated
+  // in each k-block, they would take longer than the tensor cores do in a small tile.
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
     int y_boxes, first_y_box;     // the number of boxes of Y that the CTA copies, and the place of the first in a stage
@@ -2735,7 +2726,7 @@ struct SixteenBitPolicy {
     pipeline.advance();
   }
 
-  // Two warps mask the blocks on a diagonal. A zero of theirs that meets NaN or Inf makes a sum wrong: see finish.
+  // Two warps mask the blocks on a diagonal. A sum becomes NaN where their zeros meet NaN or Inf: see finish.
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
     if (kStoresTwice || !is_masked(args.p)) return;
     const int row = threadIdx.x % kBlock;   // the row of a block that this thread masks
@@ -2764,7 +2755,7 @@ struct SixteenBitPolicy {
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
-  // A consumer warpgroup computes its share of a CTA's tile: 64 rows, but for diagonal pairs (docs/kernel.md).
+  // A consumer warpgroup computes its share of a CTA's tile: 64 rows, except in diagonal pairs (docs/kernel.md).
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
     const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
