@@ -3083,10 +3083,12 @@ DEVICE int num_line_blocks(const Fp16x3Product& args, Operand operand) {
 }
 
 // Whether an operand has a block at `line` and k. k is a k-block of the product.
+// Whether an operand has a block at `line` and k. k is a k-block of the product.
 DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int k) {
   return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
 }
 
+// The index of that block, counted from the first block of its matrix.
 // The index of that block, counted from the first block of its matrix.
 DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
   const Packed& packed = operand == kX ? args.x : args.y;
@@ -3180,7 +3182,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   // A matrix that all products share is packed even if one product falls back, since the other products need it.
   auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
-  const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began
+  const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began   // whether the counters were reset before this CTA began
   auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
   if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
@@ -3255,6 +3257,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
         if (e >= existing) block[i][e] = 0.0f;
     }
   }
+  // Find the largest magnitude and the least one that is not zero, by their bits. The bits have the order of the
+  // magnitudes, with Inf and NaN above all numbers. `least` is the magnitude less 1, so that a zero wraps around to the
+  // greatest value.
   // Find the largest magnitude and the least one that is not zero, by their bits. The bits have the order of the
   // magnitudes, with Inf and NaN above all numbers. `least` is the magnitude less 1, so that a zero wraps around to the
   // greatest value.
@@ -3334,78 +3339,84 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 
 # ---- fp16x3: float32 accuracy from float16 tensor cores. ----
 #
-# Enters: a Fp16x3Product, its operands packed. Leaves: C, unless the fallback is to compute it. docs/kernel.md follows a k-block.
+# Takes a Fp16x3Product with packed operands. Produces C, unless packing has requested the fallback. Tensor cores have
+# no float32, so they sum lo * hi, hi * lo and hi * hi of each k-block. They truncate what they add, so the CUDA cores
+# add the sums of each k-block to float32 totals. docs/kernel.md follows one k-block through this kernel.
 _CUDA_FP16X3 = r"""
 // ---- fp16x3: the flags of a k-block.
 
-// What a CTA multiplies of a k-block. kLast: of its tile; kEnds: a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
-// kHasY << column block; kWideY << half of the columns; kTileSeq * (KBlock::round modulo twice kQueued).
+// The flags by which the producer tells the consumers what to multiply. A chain is up to kChain k-blocks of a tile,
+// whose sums are added to the same totals.
 enum KBlockFlag : int {
-  kEndsTile = 1,
-  kEndsChain = 2,
-  kHasPreviousChain = 4,
-  kHasX = 8,
-  kHasY = 32,
-  kWideX = 512,
-  kWideY = 2048,
-  kTileSeq = 8192
+  kEndsTile = 1,           // the k-block is the last one of its tile
+  kEndsChain = 2,          // the k-block is the last one of its chain
+  kHasPreviousChain = 4,   // the tile has had another chain before
+  kHasX = 8,               // << warpgroup: its block of X exists
+  kHasY = 32,              // << column block (0 to 3): this block of Y exists
+  kWideX = 512,            // << warpgroup: its block of X is wide
+  kWideY = 2048,           // << half of the columns: one of the two blocks of Y is wide
+  kTileSeq = 8192          // * (KBlock::next_tile_seq % (2 * kQueued)), in bits 13 to 16
 };
 
-// ---- fp16x3: rows.
+// ---- fp16x3: the rows of a warpgroup.
 
-// The row block of a tile that a warpgroup computes: 0 and 3 in the first CTA, 1 and 2 in the second. At the end of k only
-// the last row blocks of a lower X have blocks, so that both CTAs have work there. With 0 and 1 beside 2 and 3 the second
-// CTA kept the first waiting: 1 % of the time at N = 4096 (H200, 2026-11-29).
+// The row block of a tile that a warpgroup computes: 0 and 3 in the first CTA, 1 and 2 in the second. At the end of k a
+// lower X has blocks only in its last rows. With this order both CTAs have work there. With rows 0 and 1 in the first
+// CTA, it would wait for the second one: 1 % of the time at N = 4096 (H200, 2026-11-29).
 DEVICE int row_block_in_tile(int rank, int group) { return group ? 3 - rank : rank; }
 
 // ---- fp16x3: split-K through memory.
 
-// Leaves sums for a tile's last split or next chain: 128 of each thread, by fours, `step` float4 apart.
+// Stores the 128 sums of each thread, for the last split or the next chain of the tile. A float4 has four of them. The
+// float4 of a thread are `step` float4 apart.
 DEVICE void store_sums(const float* sum, float4* slot, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, slot = next_address(slot, step))
     *slot = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `parts` splits, in order. parts: by reference, which takes no register.
+// Adds the sums that `count` splits have stored, in the order of the splits. `count` is a reference, which takes no
+// register.
 DEVICE void add_sums(float* sum, const float4* slot, const int& count, int64_t step) {
-  // other warpgroups' are between
+  // The sums of the tile's other three warpgroups lie between two splits
   NO_UNROLL for (int number = 0; number < count; ++number, slot += (kTileEdge - kBlock) * kTileEdge / 4)
     UNROLL for (int part = 0; part < 4; ++part) {
-      float4 other[8];   // all are on their way before one is added
+      float4 other[8];   // all eight loads start before the first value is added
       UNROLL for (int u = 0; u < 8; ++u, slot = next_address(slot, step)) other[u] = __ldcg(slot);
       UNROLL for (int u = 0; u < 32; ++u) sum[part * 32 + u] += reinterpret_cast<const float*>(other)[u];
     }
 }
 
-// ---- fp16x3: the epilogue, writing a tile, or leaving its sums.
+// ---- fp16x3: the epilogue: writing a tile, or storing its sums for the last split or the next chain.
 
-// Writes 64 x 128 of C. A warp's stores fill sectors of 32 bytes: eight columns of a row, by pairs, or eight rows of a column-major C.
+// Writes the totals of a warpgroup to 64 x 128 of C. The stores of a warp fill sectors of 32 bytes. In a row-major C a
+// sector has eight columns, two from each thread. In a column-major C it has eight rows.
 DEVICE void write_totals(const Product& p, int batch, int row, int col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = col + lane % 4 * 2;
   float* pointer = c_matrix<float>(p, batch) + row0 * p.c_row + col0 * p.c_col;
-  const int below = p.c_lower ? row0 - col0 : 128;   // the diagonal is so many columns behind `at`
+  const int below = p.c_lower ? row0 - col0 : 128;   // in row row0, C's diagonal is at column col0 + below
   const bool inside = row + 64 <= p.m && col + 128 <= p.n;
-  // row 8 h, column 8 g + e
+  // The element at row row0 + 8 h and column col0 + 8 g + e: its total, or zero above the diagonal
   auto sum = [&](int h, int g, int e) { return 8 * g + e <= below + 8 * h ? total[4 * g + 2 * h + e] : 0.0f; };
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(pointer) % 8 == 0) {
     UNROLL for (int h = 0; h < 2; ++h)
       UNROLL for (int g = 0; g < 16; ++g)
         __stcs(reinterpret_cast<float2*>(pointer + 8 * h * p.c_row + 8 * g), make_float2(sum(h, g, 0), sum(h, g, 1)));
   } else if (inside && p.c_row == 1) {
-    UNROLL for (int g = 0; g < 32; ++g) {   // the columns, two rows of each
+    UNROLL for (int g = 0; g < 32; ++g) {   // one column at a time, with two of its rows
       __stcs(pointer, sum(0, g / 2, g % 2));
       __stcs(pointer + 8, sum(1, g / 2, g % 2));
       pointer = next_address(pointer, (g % 2 ? 7 : 1) * p.c_col);
     }
   } else {
     UNROLL for (int h = 0; h < 2; ++h) {
-      const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // with sums
+      const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // columns from `cols` on are zero
       float* element = next_address(pointer, 8 * h * p.c_row);
       if (m >= p.m) break;
       UNROLL for (int g = 0; g < 32; ++g) {
-        if (g % 8 == 0) make_opaque(col0);   // else all conditions are found before, and take registers that sums need
+        // Otherwise the compiler evaluates all conditions beforehand, in registers that the sums need
+        if (g % 8 == 0) make_opaque(col0);
         const int n = col0 + g / 2 * 8 + g % 2;
         if (n < p.n) __stcs(element, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
         element = next_address(element, (g % 2 ? 7 : 1) * p.c_col);
@@ -3414,27 +3425,30 @@ DEVICE void write_totals(const Product& p, int batch, int row, int col, const fl
   }
 }
 
-// Behind a chain, by the flags of its last k-block: adds the sums of those before, and leaves all for the next or, behind the last, writes
-// C. A tile's last split adds those of the others, in order, so that results repeat; all have begun before it: see SplitTiles.
+// Ends a chain. `flags` are the flags of its last k-block. The function adds the sums of the tile's earlier chains.
+// Then it stores the sums for the next chain, or it ends the tile. All splits of a tile but the last one store their
+// sums. The last split adds them in the order of the splits, so that results repeat, and writes C. The splits that it
+// waits for have all begun before it: see SplitTiles.
 template <bool kChains>
 DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int group, int flags,
                        float (&total)[2][64]) {
   const Product& p = args.p;
-  // of a tile; sums of a warpgroup, float4 of a tile
+  // Row blocks of a tile, and the number of sums that a warpgroup has
   constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
-  // in blocks
+  // line: the row block of C that the warpgroup computes
   const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);
-  // 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
+  // Chains keep their sums in the warpgroup's own part of C if C can hold them, and in the workspace otherwise. Each
+  // thread stores 16 bytes at a time.
   if (kChains) {
     const bool in_c = !args.chain_sums, by_rows = !in_c || p.c_col == 1;
-    const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
+    const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // float4 per row, or per column of a column-major C
     const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col, step = 128 / chunks * pitch / 4;
     float* c = c_matrix<float>(p, tile.batch) + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
     float* begin = in_c ? c : args.chain_sums + (blockIdx.x * 2 + group) * kWarpgroupSums;
     float4* slot = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
     add_sums(total[0], slot, flags & kHasPreviousChain ? 1 : 0, step);
     if (!(flags & kEndsTile)) return store_sums(total[0], slot, step);
-    // others write C where this thread's sums may have been
+    // All threads read the sums in C here, before other threads write C in their places
     if (flags & kHasPreviousChain) named_barrier_sync<128>(group);
   }
   if (tile.splits > 1) {
@@ -3450,7 +3464,8 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
       if (thread == 0) __threadfence(), atomicAdd(finished, 1);
       return;
     }
-    if (thread == 0) {   // a fallback's splits may be left out
+    // Wait for the other splits. If the product falls back, some of them may have been skipped.
+    if (thread == 0) {
       while (load_relaxed(finished) != tile.splits - 1 && !load_relaxed(&args.controls[tile.batch].fallback))
         __nanosleep(32);
       __threadfence();
@@ -3465,10 +3480,12 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
 
 // ---- fp16x3: the policy.
 
-// A k-block takes three stages of 32 KB (picture: docs/kernel.md): half of Y, X, half of Y. X: hi and lo of a block for each warpgroup.
-// Y: hi of two blocks, then lo, as wgmma sees 128 columns; each CTA fetches half, for both.
+// A k-block takes three stages of 32 KB (picture: docs/kernel.md): half of Y, X, and the other half of Y. A stage of X
+// has hi and lo of one block per warpgroup. A stage of Y has hi of two blocks and then lo of both, so that wgmma sees
+// 128 columns. Each of the two CTAs fetches one of these two blocks for both CTAs.
 //
-// kLo: three products; else, for TF32, hi hi alone, in stages of half the size. kMajorX, kMajorY: k_is_row.
+// kLo: three products are summed. Without kLo, for TF32, only hi * hi is computed, and stages have 16 KB.
+// kMajorX, kMajorY: k_is_row for X and for Y.
 template <bool kMajorX, bool kMajorY, bool kLo>
 struct Fp16x3Policy {
   using Product = Fp16x3Product;
@@ -3476,30 +3493,35 @@ struct Fp16x3Policy {
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = block_bytes(!kLo), kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kRequestAhead = 2;
-  static constexpr bool kQueuesFirstTile = true;   // so that splits before one have begun: it waits for them
-  static constexpr bool kProducerRequestsTiles = false;   // the X producer has more time
+  // All splits come from the queue in their order. So the splits for which a last split waits have begun before it.
+  static constexpr bool kQueuesFirstTile = true;
+  static constexpr bool kProducerRequestsTiles = false;   // the X producer requests tiles, since it has more time
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
     BlockHead head[kStages][2];
-    int flags[kStages];     // of a k-block, at the stage of Y's first half
-    // The producer's, which has few registers:
-    uint32_t wide[4];       // which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+    int flags[kStages];     // KBlockFlag of a k-block, at the index of the stage that has the first half of its Y
+
+    // The producer has few registers, so it keeps the following here.
+    uint32_t wide[4];       // masks of 32 k-blocks: which are wide, for each warpgroup's X, then for each half of Y
     ClusterTile tile;
-    int first_y;            // the first block of its matrix of Y
+    int first_y;            // index of the first block of the tile's matrix of Y
   };
 
-  // None, if the only product needs the fallback.
+  // Whether there are tiles to compute. If the batch has only one product, and it falls back, there are none. One
+  // thread also records that packing is done.
   static DEVICE bool has_work(const Product& args) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(args.progress, kPackingDone);
     return args.split_tiles.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
   }
-  // A batch's fallback may have been computed in part: fixup_kernel writes all of it.
+  // Whether a tile is skipped because its product falls back. Other tiles of that product may have been computed
+  // before. fixup_kernel computes all of them again.
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) {
     return load_relaxed(args.progress) & kFallback && load_relaxed(&args.controls[tile.batch].fallback);
   }
+  // Puts what load needs to know of a tile into shared memory.
   static DEVICE int find_operands(const Product& args, Shared& shared, const ClusterTile& tile) {
-    Memory& memory = shared.policy;   // where load finds them
+    Memory& memory = shared.policy;
     memory.tile = tile;
     memory.first_y = find_matrix(args.y, tile.batch) * args.y.blocks_each;
     return 0;
@@ -3510,11 +3532,12 @@ struct Fp16x3Policy {
   static DEVICE void prepare(const Product&, Shared&) {}
   static DEVICE void finish(const Product&, Shared&) {}
 
-  // The X producer: one thread, which copies the two blocks of X of each k-block and requests tiles. The producer copies
-  // Y and finds the flags. One thread for both was 0.5 to 2 % slower (H200, 2026-11-29).
+  // The X producer is one thread. It copies the two blocks of X of each k-block and requests tiles. The producer copies
+  // Y and finds the flags. One thread for both takes 0.5 to 2 % more time (H200, 2026-11-29).
   //
-  // Neither producer can fall behind the consumers, which wait for the stages of both, nor get more than kDepth k-blocks
-  // ahead of them, because it waits for empty stages. So what fetch_next_tile says of one producer holds for both.
+  // Neither producer can fall behind the consumers, since they wait for the stages of both. Neither can be more than
+  // kDepth k-blocks ahead, since it waits for empty stages. So what fetch_next_tile says of one producer holds for
+  // both.
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
     constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     if (threadIdx.x / 32 != kProducerWarp + 2 || !elect_one_sync()) return;
@@ -3526,7 +3549,7 @@ struct Fp16x3Policy {
       const int request_at = max(0, count - kRequestAhead);
       int k = tiles(args).k_block(tile, 0);
       NO_UNROLL for (int i = 0; i < count; ++i) {
-        pipeline.advance();   // past the first half of Y
+        pipeline.advance();   // skips the stage with the first half of Y
         bool has_x[2];
         UNROLL for (int u = 0; u < 2; ++u) has_x[u] = has_block(args, kX, tile.row + row_block_in_tile(rank, u), k);
         uint64_t* full = &shared.full[pipeline.stage];
@@ -3540,19 +3563,20 @@ struct Fp16x3Policy {
           copy_bulk(&shared.policy.head[pipeline.stage][u], args.x.metadata + block, sizeof(BlockHead), full);
         }
         pipeline.advance();
-        pipeline.advance();   // past the second half of Y
+        pipeline.advance();   // skips the stage with the second half of Y
         if (i == request_at) request_tile(args, shared, tile_seq, rank);
         if (++k == tile.k_end) k = tile.k_begin;
       }
     }
   }
 
+  // The producer: copies this CTA's share of Y for a k-block to both CTAs, and writes the flags of the k-block.
   static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline, const ClusterTile&,
                           int rank, const KBlock& k_block, int) {
     constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     Memory& memory = shared.policy;
     const int k = k_block.k, row = memory.tile.row, col = memory.tile.col;   // in blocks
-    // Find which blocks there are, and what the k-block ends. Of hi alone a tile is one chain
+    // Find which blocks exist, and whether the k-block ends a chain or the tile. Without lo a tile is one chain.
     int flags = k_block.last ? kEndsTile | kEndsChain : 0;
     if (kLo && k_block.k_index % kChain == kChain - 1) flags |= kEndsChain;
     if (kLo && k_block.k_index >= kChain) flags |= kHasPreviousChain;
@@ -3571,13 +3595,14 @@ struct Fp16x3Policy {
                           &shared.full[pipeline.stage]);
     };
 
-    // Wait for an empty stage and copy the first half of Y. All else that takes time comes after that
+    // The first half of Y is copied as soon as a stage is empty. Everything else that takes time comes later.
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     copy_y(0);
     const int stage_y = pipeline.stage;
     pipeline.advance();
     if (kLo && (k_block.jumps || k % 32 == 0)) {
-      auto wide = [&](Operand operand, int line) {   // of the 32 blocks around k; none of no line
+      // The mask of 32 blocks of a line, among them block k. It is zero if the operand has no such line.
+      auto wide = [&](Operand operand, int line) {
         const Packed& packed = operand == kX ? args.x : args.y;
         const uint32_t* words =
             wide_in_line(packed, find_matrix(packed, memory.tile.batch), operand == kX ? kMajorX : kMajorY, line);
@@ -3592,44 +3617,48 @@ struct Fp16x3Policy {
       flags |= (memory.wide[u] >> k % 32 & 1) * (kWideX << u) | (memory.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
     memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kQueued) * kTileSeq;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
-    pipeline.advance();   // past X: see run_policy_warps
+    pipeline.advance();   // skips the stage of X: see run_policy_warps
 
-    // Wait for an empty stage, and copy the second half of Y
+    // The second half of Y is copied once another stage is empty
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     copy_y(1);
     barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
     pipeline.advance();
   }
 
-  // ---- fp16x3: the policy: the main loop, what a warpgroup multiplies.
+  // ---- fp16x3: the policy: the main loop of a consumer warpgroup.
 
   // The shared memory as a consumer sees it.
   struct View {
-    uint32_t base;   // no pointer, of which the compiler would make this address anew each time
-    int group;
+    uint32_t base;   // the 32-bit address; the compiler would convert a pointer to it again at each use
+    int group;       // the warpgroup
 
+    // The head of a block in a stage: the block of a warpgroup in a stage of X, one of two blocks in a stage of Y.
     DEVICE BlockHead head(int stage, int block) const {
       return load_shared<BlockHead>(base + offsetof(Shared, policy.head) + sizeof(BlockHead) * (2 * stage + block));
     }
+    // The descriptor of what lies `offset` bytes into a stage.
     DEVICE uint64_t operand(int stage, int offset) const {
       return make_descriptor(base + offsetof(Shared, policy.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
 
+    // Waits until the next stage is full, and returns its index.
     DEVICE int next_stage(PipelineState<kStages>& pipeline) const {
       const int stage = pipeline.stage;
       barrier_wait(base + offsetof(Shared, full) + 8 * stage, pipeline.parity);
       pipeline.advance();
       return stage;
     }
-    // Waits for Y's first half and X. Returns, in one register, since sums leave few, the k-block's flags and, from bit 17 on, four bits
-    // each, the stages of these and, later, of Y's second half.
+    // Waits for the first half of Y and for X of the next k-block. Returns the flags of the k-block with the two
+    // stages: the stage of Y in bits 17 to 20, the stage of X in bits 21 to 24. `compute` adds the stage of the second
+    // half of Y in bits 25 to 28. All of this is in one register, since the sums leave few.
     DEVICE int next_k_block(PipelineState<kStages>& pipeline) const {
       const int y_stage = next_stage(pipeline);
       const int flags = load_shared<int>(base + offsetof(Shared, policy.flags) + 4 * y_stage);
       return flags | y_stage << 17 | next_stage(pipeline) << 21;
     }
 
-    // This warp is done with it: tells both CTAs.
+    // Tells both CTAs that this warp no longer reads the stage.
     DEVICE void release(int stage) const {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
@@ -3640,7 +3669,8 @@ struct Fp16x3Policy {
     }
   };
 
-  // total += X Y of half of the columns; releases Y's stage. Calls `meanwhile` once, if possible while tensor cores are at work.
+  // Adds X Y of one half of the columns to `total`, and releases the stage of Y. Calls `meanwhile` once. If possible,
+  // the tensor cores are at work during that call.
   template <int kHalf, typename Meanwhile>
   static DEVICE void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
     const int x_stage = k_block >> 21 & 15, y_stage = k_block >> (17 + 8 * kHalf) & 15;
@@ -3654,12 +3684,15 @@ struct Fp16x3Policy {
     auto y_unscale = [&](int block) {
       return k_block & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f;
     };
-    if (kLo && k_block & (kWideX << view.group | kWideY << kHalf)) {   // rare: residuals at a scale of their own
+    // In rare cases a block is wide: its lo have another scale than its hi, so the three products are awaited one by
+    // one.
+    if (kLo && k_block & (kWideX << view.group | kWideY << kHalf)) {
       meanwhile();
       const BlockHead x_head = view.head(x_stage, view.group),
                       y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
-      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: sums get the scale of each
+      // The products are lo * hi, hi * lo and hi * hi. The sums are brought to the scale of each product before it.
+      NO_UNROLL for (int product = 0; product < 3; ++product) {
         UNROLL for (int u = 0; u < 64; ++u)
           sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
         warpgroup_arrive();
@@ -3671,7 +3704,7 @@ struct Fp16x3Policy {
       promote(sums, x_head.unscale, y_unscale(0), total), promote(sums + 32, x_head.unscale, y_unscale(1), total + 32);
       return view.release(y_stage);
     }
-    // Issue wgmma, hi hi last: small terms come while sums are small
+    // Issue lo * hi, hi * lo and then hi * hi, so that small terms are added while the sums are small
     warpgroup_arrive();
     if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
     const float x_unscale = view.head(x_stage, view.group).unscale, first_unscale = y_unscale(0),
@@ -3679,14 +3712,15 @@ struct Fp16x3Policy {
     if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
     issue(x, y, kLo);
     warpgroup_commit_batch();
-    // Wait for the next stages, and then for the sums
+    // Wait for the next stages while the tensor cores are at work, and then for the sums
     meanwhile();
     warpgroup_wait<0>();
     view.release(y_stage);
     promote(sums, x_unscale, first_unscale, total), promote(sums + 32, x_unscale, second_unscale, total + 32);
   }
 
-  // The tile would take registers: it is read behind each chain, from the queue, by the flags' round.
+  // Computes one tile. The ClusterTile would take registers, so each chain's end reads it from shared memory, by the
+  // number in the flags.
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile&, int& tile_seq,
                              PipelineState<kStages>& pipeline) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
@@ -3709,7 +3743,7 @@ struct Fp16x3Policy {
       write_sums<kLo>(args, shared.next[(k_block / kTileSeq % (2 * kQueued) + kQueued - 1) % kQueued], view.group,
                       k_block, total);
       TRACE(view.group, k_block & kEndsTile ? kTileWritten : kChainKept);
-      make_opaque(k_block);   // else what is found from it takes more registers
+      make_opaque(k_block);   // otherwise values that the compiler derives from it take more registers
     } while (kLo && !(k_block & kEndsTile));
     tile_seq = k_block / kTileSeq % (2 * kQueued);
   }
