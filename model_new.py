@@ -3182,7 +3182,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   // A matrix that all products share is packed even if one product falls back, since the other products need it.
   auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
-  const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began   // whether the counters were reset before this CTA began
+  const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began
   auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
   if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
@@ -3367,8 +3367,8 @@ DEVICE int row_block_in_tile(int rank, int group) { return group ? 3 - rank : ra
 
 // ---- fp16x3: split-K through memory.
 
-// Stores the 128 sums of each thread, for the last split or the next chain of the tile. A float4 has four of them. The
-// float4 of a thread are `step` float4 apart.
+// Stores the 128 sums of each thread, for the last split or the next chain of the tile. Each thread writes 32 float4,
+// `step` float4 apart.
 DEVICE void store_sums(const float* sum, float4* slot, int64_t step) {
   UNROLL for (int u = 0; u < 128; u += 4, slot = next_address(slot, step))
     *slot = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
@@ -3750,27 +3750,30 @@ struct Fp16x3Policy {
 };
 """
 
-# ---- Fix-up: the outliers that it left out, and products that it could not compute. ----
+# ---- Fix-up: outliers, and products that need the fallback. ----
 #
-# Enters: a Fp16x3Product, once the fp16x3 kernel is done with it. Leaves: C, corrected, or all computed.
+# Takes a Fp16x3Product after the fp16x3 kernel has ended. Adds the terms of outliers to the tiles of C that meet them.
+# Computes all of a product that falls back, by the code of the mma kernel. The host does not wait to learn whether
+# either is needed. So fixup_kernel always runs, and it mostly has nothing to do.
 _CUDA_FIXUP = r"""
 // ---- Fix-up: outliers.
 
 // [begin outlier corrections]
-using Corrections = double[kBlock][kBlock + 1];   // of a tile
+using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
 
-// Adds to a tile of C what packed X' and Y' miss, the outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. A term may be less than half
-// a last bit of C: so all are summed in float64, those of one place by one thread in a fixed order, and added once.
+// Adds to a tile of C what the packed operands X' and Y' miss. R and S are the outliers of X and Y, so the product is
+// (X' + R)(Y' + S) = X' Y' + R Y + X' S. A single term may be less than half a last bit of C. So the terms of an
+// element are summed in float64, and the sum is added once. The order of the terms is fixed, so that results repeat.
 __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile, Corrections& sums) {
   const Product& p = args.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_x_block = find_matrix(args.x, batch) * args.x.blocks_each, row = tile.i * kBlock,
             col = tile.j * kBlock;
-  constexpr int kSets = kTileThreads / kBlock;   // of threads, which take lines with outliers in turns
+  constexpr int kSets = kTileThreads / kBlock;   // sets of 64 threads; a set takes every kSets-th line of outliers
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) sums[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
-  // outliers of X, then of Y; a thread has a line of the other operand
+  // First the outliers of X meet Y, then the outliers of Y meet X'. Each thread has one line of the other operand.
   NO_UNROLL for (int is_x = 1; is_x >= 0; --is_x) {
     const Operand operand = is_x ? kX : kY;
     const Packed& packed = is_x ? args.x : args.y;
@@ -3793,8 +3796,9 @@ __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, 
           const float other_value = other.data[line * other.line_stride + k * other.k_stride];
           const BlockHead& head =
               args.x.metadata[first_x_block + find_block(args, kX, k_is_row(kX, p), tile.i, k_block)].head;
-          if (!is_x && is_outlier(other_value, 1.0f / head.unscale)) continue;   // those of X have met all of Y
-          const int m = is_x ? line_in_block : thread, n = is_x ? thread : line_in_block;   // in the tile
+          // An outlier of X has met all of Y before, including this outlier of Y
+          if (!is_x && is_outlier(other_value, 1.0f / head.unscale)) continue;
+          const int m = is_x ? line_in_block : thread, n = is_x ? thread : line_in_block;   // within the tile
           if (!p.c_lower || col + n <= row + m)
             sums[m][n] = fma(double(outlier.value), double(other_value), sums[m][n]);
         }
@@ -3812,23 +3816,26 @@ __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, 
 
 // ---- Fix-up: the kernel.
 
-// Computes products as the fallback, corrects what has outliers, or mostly does nothing: so no more CTAs start than the GPU has room for.
-// The fallback's tiles come from a queue or, where CTAs share k, one a cluster.
+// Corrects the tiles that meet outliers, and computes the products that fall back. Mostly there is nothing to do, so
+// the launch has no more CTAs than the GPU holds at once. The fallback's tiles come from a queue. If the CTAs of a
+// cluster share k, each cluster has its own tiles instead.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     fixup_kernel(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan,
                  const __grid_constant__ Fp16x3Product args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  cudaTriggerProgrammaticLaunchCompletion();   // the next one may be such a kernel, too
-  // CTAs with nothing to do make room for the next kernel; the first stay, so that this kernel ends after the product
+  cudaTriggerProgrammaticLaunchCompletion();   // the next kernel may be the fixup_kernel of a second gradient
+  // If there is nothing to do, CTAs end early, to make room for the next kernel. The first cluster always waits, so
+  // that this kernel ends after tile_product.
   if (blockIdx.x >= plan.cluster_size && load_relaxed(args.progress) == (args.launch | kPackingDone)) return;
   cudaGridDependencySynchronize();
   const uint64_t progress = *args.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "corrections are kept there");
-  // Correct the tiles that meet outliers, mostly few: each thread looks at another. None, if the only product falls back
+  // Correct the tiles that meet outliers. These are mostly few, so each thread first examines a tile of its own. If the
+  // only product of the batch falls back, no tile needs this.
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
-    __shared__ int count, tiles_to_correct[kTileThreads];   // of the tiles that have been looked at
+    __shared__ int count, tiles_to_correct[kTileThreads];   // the tiles that the threads have found
     const uint32_t batches = p.batches, numbers = plan.tile_order.count() * batches, step = gridDim.x;
     auto tile_of = [&](uint32_t number) { return plan.tile_order.find_tile(number / batches); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
@@ -3837,7 +3844,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
       if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
         const int batch = number % batches;
         const Tile tile = tile_of(number);
-        // By the first words: see mask_words
+        // The first word of a line's mask says whether the line has outliers: see mask_words
         const uint32_t meets = *wide_in_line(args.x, find_matrix(args.x, batch), k_is_row(kX, p), tile.i) |
                                *wide_in_line(args.y, find_matrix(args.y, batch), k_is_row(kY, p), tile.j);
         if (meets && !args.controls[batch].fallback) tiles_to_correct[atomicAdd(&count, 1)] = number;
@@ -3850,7 +3857,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     }
   }
   if (!(progress & kFallback)) return;
-  __shared__ int number;   // of a cluster
+  __shared__ int number;   // of the plan's cluster that is computed next; the products of a batch take turns
   const bool queued = plan.cluster_size == 1;
   do {
     if (threadIdx.x == 0) number = queued ? atomicAdd(args.next_fixup_tile, 1) : blockIdx.x / SplitPlan::kMostSplits;
@@ -3865,20 +3872,25 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 }
 """
 
-# ---- Symmetric results: behind a kernel that has computed the lower half, and not written it twice. ----
+# ---- Symmetric results: the upper half of C, copied from the lower half. ----
+#
+# Takes a symmetric C of which a kernel has computed only the lower half. Produces the elements above the diagonal. The
+# fp16x3 kernel needs this, and the 16-bit kernel when an operand has a mask. The other kernels write each sum twice.
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
-// Copies a block's elements below the diagonal to where they stand opposite, kNear neighbours at once; of more than one all are below.
+// Copies the elements of a block that are below C's diagonal to the opposite side of it, kNear neighbours at once. If
+// kNear exceeds 1, all elements of the block must be below the diagonal.
 template <int kNear, typename Word, int kPitch>
 DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
   using Vector = AlignedArray<Word, kNear>;
-  constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
+  // Vectors per row of the block, and vectors per thread
+  constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;
   auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
   auto first_col = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
   auto element = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
-  Vector loaded[kCount] = {};   // all are on their way before one is written
+  Vector loaded[kCount] = {};   // all loads start before the first value is stored
   UNROLL for (int u = 0; u < kCount; ++u)
     if (is_below(line(u), first_col(u))) loaded[u] = element(row + line(u), col + first_col(u));
   UNROLL for (int u = 0; u < kCount; ++u)
@@ -3890,7 +3902,7 @@ DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&blo
   }
 }
 
-// A CTA for each block on or below the diagonal. Word: of an element's size.
+// Mirrors C, with one CTA per block on or below the diagonal. Word is an integer type of the size of an element.
 template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
   constexpr int kNear = 16 / sizeof(Word);
@@ -3909,13 +3921,16 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 
 # ---- Inverse: 64 rows of the inverse of a triangular matrix at a time. ----
 #
-# Takes a lower triangular matrix, float32 or float64, and the product of its rows left of a diagonal block with the inverse so far.
-# Produces the next 64 rows of the inverse. The binding calls it once for every 64 rows; docs/kernel.md says why it substitutes.
+# Takes a lower triangular matrix, float32 or float64. Also takes the product of 64 of its rows, left of the diagonal
+# block, with the rows of the inverse that are known. Produces the next 64 rows of the inverse. The binding calls this
+# once per 64 rows. docs/kernel.md says why the diagonal block is solved for and not inverted.
 _CUDA_INVERSE = r"""
 // ---- Inverse: rows of it, by substitution.
 
-// Rows of C = X^-1, from 64 `row` on. before, contiguous as C: what X has left of its diagonal block there, times the rows of C above. A
-// thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
+// Computes 64 rows of C = X^-1, from row 64 * `row` on. `before` is the product of two matrices: the same rows of X,
+// left of the diagonal block, and the rows of C above. It is contiguous. Each thread solves for one column of C by
+// forward substitution, four rows at a time. C becomes zero to the right of the diagonal block. unit: the diagonal of X
+// counts as 1 and is not read.
 template <typename T>
 __global__ void __launch_bounds__(kBlock)
     invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
@@ -3923,7 +3938,7 @@ __global__ void __launch_bounds__(kBlock)
   const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x,
             col = blockIdx.x % (row + 1) * kBlock + j;
   const int size = min(kBlock, p.n - first);
-  const bool diagonal = col >= first;   // else there are no zeros
+  const bool diagonal = col >= first;   // in the diagonal block a column of C begins with zeros
   const T* from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
@@ -3932,12 +3947,13 @@ __global__ void __launch_bounds__(kBlock)
   }
   before += int64_t(batch) * size * first + col;
   __syncthreads();
-  const int begin = diagonal ? j : 0;   // the column's first row: zeros above, times Inf, would be NaNs
+  // The first row with a term. The zeros above it must not be multiplied, since zero times Inf is NaN.
+  const int begin = diagonal ? j : 0;
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
     UNROLL for (int r = 0; r < 4; ++r)
       right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
-    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
+    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i, x holds rows of the inverse already
       T column[4];
       UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
       UNROLL for (int r = 0; r < 4; ++r) {
@@ -3952,7 +3968,7 @@ __global__ void __launch_bounds__(kBlock)
         if (i + e >= begin) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
       sum[r] /= x[i + r][i + r];
     }
-    __syncthreads();   // the rows have been read
+    __syncthreads();   // all threads have read these rows
     for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
     __syncthreads();
   }
@@ -3969,13 +3985,18 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 }
 """
 
-# ---- Launching: which kernel, and the fp16x3 kernel with what it needs. ----
+# ---- Launching: the fp16x3 kernels with their workspace, and any product by the kernel that was chosen. ----
+#
+# Takes a Product and the kernel that the policy has chosen, or two gradients with the workspace of their forward.
+# Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The host never waits
+# for a kernel: what a kernel finds out stands in that workspace, in device memory.
 _CUDA_FP16X3_LAUNCH = r"""
 // [begin packed launches]
 // ---- fp16x3, launching: what is to be packed.
 
 // [begin workspace]
-// The matrices that are to be packed, as k_is_row tells. One that the whole batch has counts once.
+// Describes the matrices of an operand for packing, transposed if k_is_row says so. A matrix that the whole batch
+// shares counts once.
 static Packed describe_packed(const Product& p, Operand operand) {
   Packed to = operand == kX
                   ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_range != KRange::kAll}
@@ -3983,7 +4004,7 @@ static Packed describe_packed(const Product& p, Operand operand) {
   if (k_is_row(operand, p)) std::swap(to.row_stride, to.col_stride), std::swap(to.rows, to.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::count(strides, strides + p.batch_dims, 0) == p.batch_dims;
-  const int64_t rows = ceil_div(to.rows, kBlock), cols = ceil_div(to.cols, kBlock);   // of blocks
+  const int64_t rows = ceil_div(to.rows, kBlock), cols = ceil_div(to.cols, kBlock);   // in blocks
   to.block_cols = cols, to.matrices = common ? 1 : p.batches;
   to.blocks_each = std::min(to.triangular ? triangle(cols) : rows * cols, kMaxSize);
   return to;
@@ -3991,33 +4012,36 @@ static Packed describe_packed(const Product& p, Operand operand) {
 
 // ---- fp16x3, launching: the workspace.
 
-// What Hopper products need besides their operands, in one allocation: the progress; what packing resets, first the Controls; the rest.
+// The device memory of fp16x3 products besides operands and C, in one allocation. It begins with the word of Progress.
+// What pack_blocks resets comes next, with the Controls at its beginning, and then everything else.
 struct Workspace {
-  // The size of a workspace, modulo 128, is the number of this layout. Whoever changes the layout takes another number.
-  // So gradients refuse packed operands that another build of this file has left, without reading the device's memory.
+  // The size of a workspace, modulo 128, is the version of this layout. A change of the layout needs another number.
+  // By it gradients refuse packed operands of another build of this file, without reading the device's memory.
   static constexpr int kLayoutVersion = 1;
   static_assert(kLayoutVersion > 0 && kLayoutVersion < 128, "sizes are multiples of 128 and this");
-  Fp16x3Product product[2];   // the product; or both gradients
+  Fp16x3Product product[2];   // one product, or both gradients
   int products;
-  int64_t bytes = 0;    // given out so far
+  int64_t bytes = 0;          // given out so far; in the end the size of the workspace
 
-  // Of a product; or of its gradients, p = G Y^T and dy = X^T G, for which G is packed, and X and Y are `kept`. base: null for the size.
+  // Lays out the workspace of product p. With dy, it is the workspace of two gradients, p = G Y^T and dy = X^T G. Then
+  // only G is packed: X and Y are packed already, in the workspace of `kept`. base may be null if only the size
+  // matters.
   Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr,
             const Fp16x3Product* kept = nullptr)
       : product{{p, describe_packed(p, kX), describe_packed(p, kY)}}, products(dy ? 2 : 1) {
     Fp16x3Product& first = product[0];
     Packed &x = first.x, &y = first.y;
-    // Of a matrix and its transpose one is packed
+    // If Y is the transpose of X, one packed matrix serves both
     const bool square = p.x == p.y && p.x_range == p.y_range && p.x_row == p.y_col && p.x_col == p.y_row &&
                         p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
-    if (dy || square) y.matrices = 0;   // to pack
+    if (dy || square) y.matrices = 0;   // nothing of Y is packed
     auto take = [&](auto*& pointer, int64_t count) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(static_cast<uint8_t*>(base) + bytes);
-      bytes += (count * int64_t(sizeof(*pointer)) + 7) / 8 * 8;   // a TileQueue's word has eight
+      bytes += (count * int64_t(sizeof(*pointer)) + 7) / 8 * 8;   // a TileQueue's word needs 8 bytes
     };
     take(first.progress, 1);
-    if (bytes != kControlsOffset) check(cudaErrorUnknown);   // the binding looks for them there
-    take(first.controls, p.batches);   // begins what is reset
+    if (bytes != kControlsOffset) check(cudaErrorUnknown);   // the binding reads the Controls at this offset
+    take(first.controls, p.batches);   // the first part of what pack_blocks resets
     for (Packed* to : {&x, &y}) {
       const int64_t matrices = to->matrices, rows = ceil_div(to->rows, kBlock), cols = to->block_cols;
       take(to->wide_by_row, matrices * rows * mask_words(cols));
@@ -4030,23 +4054,24 @@ struct Workspace {
       const TileOrder& order = args.split_tiles.tiles.order;
       take(args.finished_splits, kTileEdge / kBlock * int64_t(order.rows) * order.cols * p.batches);
     }
-    first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;   // its end
+    // What pack_blocks resets ends here
+    first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;
     auto take_blocks = [&](Packed& to, int& blocks) {
-      blocks = std::min(int64_t(to.matrices) * to.blocks_each, kMaxSize);   // no GPU has room for more
+      blocks = std::min(int64_t(to.matrices) * to.blocks_each, kMaxSize);   // no GPU has memory for more
       take(to.metadata, blocks), take(to.blocks, blocks * block_bytes(p.allow_tf32));
     };
     take_blocks(x, first.x_blocks), take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
     const SplitTiles& split_tiles = first.split_tiles;
-    constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
+    constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums per tile of a cluster
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 &&
                       reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether some have no place in C, as in splits
+    bool chains = false;   // whether sums of chains need the workspace: C cannot hold them, or their tile has splits
     for (int group = 0; group < split_tiles.groups() && !p.allow_tf32; ++group)
       chains |= ceil_div(split_tiles.tiles.order.length(group), split_tiles.splits_in_group(group)) > kChain &&
                 !(in_c && split_tiles.splits_in_group(group) == 1);
-    if (chains) take(first.chain_sums, clusters * kTile);   // of both gradients
+    if (chains) take(first.chain_sums, clusters * kTile);   // the clusters of both gradients share it
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
       take(args.partial_sums, p.batches * split_tiles.partial_slots * kTile);
@@ -4061,6 +4086,8 @@ struct Workspace {
 
 // ---- fp16x3, launching: all kernels of a product, or of two.
 
+// Launches a product, or two gradients as Workspace describes them: packing, the product or products, and one fix-up
+// for each.
 static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
                           const Fp16x3Product* kept = nullptr) {
   const int clusters = gpu.sms / 2;
@@ -4069,17 +4096,17 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
   first.launch = second.launch = launch_number();
   IF_INITCHECK(check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));)
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
-  // a second one has as many
+  // Tiles have 32-bit numbers. A second gradient has as many tiles as the first one.
   if (first.split_tiles.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Fp16x3Policy<major_x, major_x || major_y, !tf32>;
     const Launch launch(clusters * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
     if (workspace.products == 1) return launch_kernel<tile_product<Policy>>(launch, first, NoSecondProduct::Product());
-    // dX, and dY
+    // The first policy computes dX, the second one dY
     launch_kernel<tile_product<Fp16x3Policy<false, false, !tf32>, Fp16x3Policy<true, true, !tf32>>>(launch, first,
                                                                                                     second);
   }, constant(p.allow_tf32), constant(k_is_row(kX, p)), constant(k_is_row(kY, p)));
-  // the fallback reads any strides, by elements where chunks cannot be copied
+  // The fallback reads any strides. It copies single elements where 16 bytes cannot be copied at once.
   for (int u = 0; u < workspace.products; ++u) {
     const Fp16x3Product& args = workspace.product[u];
     std::visit(
@@ -4094,12 +4121,12 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
 
 // ---- Launching: what the binding calls.
 
-// Of other parts of the source: see _CUDA_PARTS.
+// These functions are defined in other parts of the source: see _CUDA_PARTS.
 using Launcher = void(const Product& p, const Gpu& gpu);
 Launcher launch_exact, launch_split_tf32, launch_mma, launch_float16, launch_bfloat16;
 
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
-  // as in Kernel
+  // In the order of Kernel
   Launcher* launchers[] = {launch_exact, launch_split_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16,
                            launch_mma};
   kernel == kFp16x3Kernel ? launch_fp16x3(p, gpu) : launchers[kernel](p, gpu);
@@ -4113,7 +4140,7 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  // torch's setting may change between two looks
+  // `kept` must have the layout and the TF32 setting of this product. The setting may change between two reads of it.
   if (before.bytes != bytes || dx.allow_tf32 != product.allow_tf32) return false;
   launch_fp16x3(dx, gpu, &dy, before.product);
   return true;
