@@ -1,4 +1,7 @@
-"""What a product is measured by: problems, sizes, inputs, exact results and bounds, spreads of times. Tests and benchmarks use it, too."""
+"""The measures of a product: problems, sizes, inputs, exact results with their bounds, and spreads of times.
+
+check.py judges with them. Tests and benchmarks use them, too.
+"""
 
 import math
 import statistics
@@ -16,39 +19,49 @@ import torch
 @dataclass(frozen=True)
 class Problem:
     formula: str
-    prefix: str  # of the class names
-    names: str  # of the inputs
-    keeps: tuple  # the part of each input, and of C, that exists; the rest is not read, or zero in a result; as_tensor: all
-    factors: tuple  # of the inputs and G = dC: X and Y of C, then of the inputs' gradients, each of which is keep(X @ Y)
-    number: int | None = None  # in KernelBench's level 1, where zeros stand beside what exists; elsewhere NaN or 1, but for the reference
-    size: int = 4096  # that is timed on a GPU
-    roundings: float = 0.0  # of 16-bit gradients, beside the last: half units in the last place, of the magnitude
+    prefix: str  # the prefix of the class names
+    names: str  # the names of the inputs, one letter each
+    # Each input and C have one function here, such as torch.tril. It keeps the part that exists. The rest of an input is not
+    # read, and the rest of C is zero. torch.as_tensor keeps all.
+    keeps: tuple
+    # C and the gradient of each input have one function each. It takes the inputs and G = dC, and returns X and Y. The result
+    # is keep(X @ Y).
+    factors: tuple
+    # This is the problem's number in KernelBench's level 1, or None. KernelBench has zeros where nothing is read. Other
+    # problems have NaN or 1 there, except for the reference.
+    number: int | None = None
+    size: int = 4096  # the size that is timed on a GPU
+    # The roundings of a 16-bit gradient before the last one, in half units in the last place of the magnitude
+    roundings: float = 0.0
     keep = property(lambda self: self.keeps[-1])
     square = property(lambda self: self.number != 16)
-    inverse = property(lambda self: self.prefix == "Inverse")  # whose X and Y are L and G, see inverse_of
+    inverse = property(lambda self: self.prefix == "Inverse")  # its X and Y are L and G; see inverse_of
     results = property(lambda self: ("C", *("d" + name for name in self.names)))
-    measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")  # by which errors are divided
+    measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")  # the name of what errors are divided by
 
     def headline(self, size):
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
         return (size,) if self.square else (size, max(1, size // 4), max(1, size // 2))
 
     def shapes(self, dims):
-        """Of the inputs and C. One number more than the headline has stands first, and is that of the products in a batch."""
+        """Returns the shapes of the inputs and of C. If `dims` has one number more than the headline, its first number is the
+        number of products in a batch."""
         *batch, K, M, N = (*dims, dims[-1], dims[-1]) if self.square else dims
         return *((*batch, K, M), (*batch, K, N))[: len(self.names)], (*batch, M, N)
 
     def given(self, made, dtype, rest):
-        """The inputs, of what a distribution makes. `rest` stands where nothing is read."""
+        """Returns the inputs, given the matrices that a distribution has made. `rest` fills the places that are not read."""
         rest, made = 0.0 if self.number else rest, [dominant(X, dtype) for X in made] if self.inverse else made
         return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in zip(made, self.keeps, strict=False)]
 
     def read(self, inputs):
-        """The inputs with zeros where nothing is to be read, and all of G: what a mask covers of it meets those zeros."""
+        """Returns the inputs with zeros where nothing is to be read, and all of G. The masked part of G needs no zeros, because
+        it only multiplies zeros of the inputs."""
         return [keep(X) for X, keep in zip(inputs, (*self.keeps[:-1], torch.as_tensor), strict=False)]
 
     def truths(self, inputs, exact=False, tf32=False, one_tensor=False):
-        """The name and the Truth of each result: of C alone, unless G is given. `one_tensor`: A is B, whose gradient is the sum of both."""
+        """Yields the name and the Truth of C and, if `inputs` has G, of each gradient. `one_tensor` says that A and B are one
+        tensor, and its gradient is the sum of both gradients."""
         if one_tensor and len(inputs) > len(self.names):
             C, (name, gradient), (_, other) = self.truths(inputs, exact, tf32)
             yield C
@@ -81,7 +94,8 @@ def label(dims):
 
 
 def some_sizes(random, most):
-    """Two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
+    """Yields two sizes per octave, up to `most`. Half of them are multiples of a power of two, or differ from one by 1. The
+    others fit no tile."""
     for half in range(int(2 * math.log2(most)) + 1):
         size, step = int(2 ** ((half + random.random()) / 2)), 1 << random.randint(0, max(0, half // 2 - 1))
         size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
@@ -89,20 +103,21 @@ def some_sizes(random, most):
 
 
 def sizes_about_multiples(random, most):
-    """For each power of two from 8 on an odd multiple of it, or one more."""
+    """Yields, for each power of two from 8 on, an odd multiple of it or that multiple plus 1."""
     for power in (1 << p for p in range(3, most.bit_length())):
         multiples = most // power
         yield (2 * random.randint(multiples // 8, (multiples - 1) // 2) + 1) * power + random.choice((0, 1))
 
 
 def dims_of(sizes, random, problem, most):
-    """Of as many products, with sizes drawn by one of the functions above."""
-    first, *others = (list(sizes(random, most)) for _ in problem.headline(1))  # N; or K, M and N, each in an order of its own
+    """Returns the dimensions of products, one product for each size that `sizes` yields. `sizes` is a function above."""
+    first, *others = (list(sizes(random, most)) for _ in problem.headline(1))  # N, or K, M and N in different orders
     return list(zip(first, *(random.sample(column, len(column)) for column in others), strict=True))
 
 
 def some_batches(number, random, problem, most):
-    """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest; sides are odd, or even."""
+    """Yields the dimensions of batches of up to 1000 products; the first batch has one product. A batch has about as many
+    elements as one product of the largest size, or fewer. Odd sides and even sides take turns."""
     for n in range(number):
         sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
         dims = [side // step * step or 2 if n % 2 else side | 1 for side in sides]
@@ -113,7 +128,8 @@ def some_batches(number, random, problem, most):
 
 
 class Draw:
-    """Random float64 matrices on a device, from a stream of their own: a seed repeats them whatever else is drawn."""
+    """Random float64 matrices on a device. They come from a random stream of their own, so that a seed repeats them whatever
+    else is drawn."""
 
     def __init__(self, seed, name, device, tf32=False):
         self.device, self.tf32 = device, tf32
@@ -124,19 +140,20 @@ class Draw:
     def decades(self, span, *shape):
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
-    # Distributions: each makes A, or B where `second` is 1, before what is not read is masked away. Results are sums of shape[0] terms.
+    # Each distribution makes A if `second` is 0, and B if it is 1. Masks come later. Results are sums of shape[0] terms.
 
     def identity(self, shape, *_):
         return torch.eye(*shape, dtype=torch.float64, device=self.device)
 
     def integers(self, shape, second, dtype):
-        # Terms up to limit^2, so that a sum of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
+        # Terms are at most limit^2, so that the accumulator holds every bit of their sum. A limit of 4 keeps float16 from overflow.
         limit = 4 if dtype.itemsize == 2 else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
-        limit = min(limit, 1024) if self.tf32 else limit  # which holds 11 bits
+        limit = min(limit, 1024) if self.tf32 else limit  # TF32 holds 11 bits
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
     def elimination(self, shape, second, dtype):
-        """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
+        """Returns an elimination matrix, as LU without pivoting multiplies them. It has ones on the diagonal, and one column and
+        one row of multipliers of very different size."""
         X, at, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
         for line in (X[at:, at], X[at, at:]):
             line.copy_(self.normal(*line.shape) * self.decades(span, *line.shape))
@@ -144,20 +161,23 @@ class Draw:
         return X
 
     def cholesky(self, shape, *_):
-        """The factor of a Gram matrix whose pivots fall to the 1e-8 that keeps it positive definite. No exp: a CPU's is off by 3e-9."""
+        """Returns the Cholesky factor of a Gram matrix. Its pivots fall to 1e-8, which is added to keep the matrix positive
+        definite. The kernel has no exp, because that of a CPU is off by 3e-9."""
         x = self.uniform(max(shape)).cpu().sort().values
         gram = 1 / (1 + ((x[:, None] - x) / 0.1) ** 2)
         L = torch.linalg.cholesky(gram.fill_diagonal_(1 + 1e-8))
-        # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
+        # The transpose of L stands above the diagonal, so that an upper triangular problem has a factor as well.
         return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(self.device)
 
     def scaled(self, shape, second, dtype, of, along, span=8):
-        """A or B (`of`), its rows (along = 0) or columns over some decades."""
+        """Returns a normal matrix. If it is the matrix that `of` names, its rows (along = 0) or columns (along = 1) are scaled
+        by powers of ten between -span and span."""
         lines = (1, shape[1]) if along else (shape[0], 1)
         return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *lines)
 
     def graded(self, shape, second, dtype):
-        """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
+        """Returns a matrix graded along the index k of the sums. The scale runs from 1e-15 to 1e15 in A and inversely in B, so
+        that every term is of ordinary size."""
         X = self.normal(*shape)
         grade = 10.0 ** torch.linspace(-15, 15, shape[0], dtype=X.dtype, device=X.device)
         return X / grade[:, None] if second else X * (grade if shape[0] == shape[1] else grade[:, None])
@@ -166,7 +186,7 @@ class Draw:
         return scales[second] * (0.5 + self.uniform(*shape)) * self.normal(*shape).sign()
 
     def apart(self, shape, second, dtype):
-        """Uniform, but for one small row or column."""
+        """Returns a uniform matrix with one row or column of small elements."""
         X, (which, at) = self.uniform(*shape), self.uniform(2).tolist()
         lines = X if which < 0.5 else X.T
         lines[int(at * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
@@ -175,12 +195,16 @@ class Draw:
     def single(self, shape, second, dtype, value):
         X, (rows, cols), (p, q) = self.normal(*shape), shape, self.uniform(2).tolist()
         value = 1e4 if dtype == torch.float16 else value
-        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = value  # one of them lies in the triangle, whichever it is
+        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = value  # one of the two lies in the triangle
         return X
 
 
 def dominant(X, dtype):
-    """L whose inverse is of ordinary size: rows of X over their number, or elements over squared distances; on the diagonal their sum."""
+    """Returns a lower triangular L whose inverse is of ordinary size.
+
+    Below the diagonal X is divided by its row number from 1 on, or, if X[0, 0] is negative, by the squared distance from the
+    diagonal. The diagonal has the sums of the magnitudes of its rows, with the signs of X. Tiny sums become 1 + |X[i, i]|.
+    """
     at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
     before = L.abs().sum(-1)
@@ -189,12 +213,12 @@ def dominant(X, dtype):
 
 
 ORDINARY = {
-    "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # as KernelBench draws
+    "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # KernelBench's own distribution
     "normal": lambda draw, shape, *_: draw.normal(*shape),
-    # Of one sign, and of two: A and B take turns
+    # One of A and B has one sign, the other has both signs; draws take turns
     "mixed": lambda draw, shape, second, _: 2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape),
 }
-WIDE = {  # these need the exponent range of float32, which bfloat16 has: not for float16
+WIDE = {  # needs the exponents of float32, which bfloat16 has as well; not for float16
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
     "rows of A over 16 decades": partial(Draw.scaled, of="A", along=0),
     "columns of A over 16": partial(Draw.scaled, of="A", along=1),
@@ -203,23 +227,23 @@ WIDE = {  # these need the exponent range of float32, which bfloat16 has: not fo
     "graded inversely 1e+-15": Draw.graded,
     "one tiny entry": partial(Draw.single, value=1e-30),
 }
-EXTREME = {  # about the ends of float32's range: for no other type
+EXTREME = {  # near the ends of the range of float32; for no other type
     "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),  # |A||B| stays below the largest number
     "about 1e18 and 1e-20": partial(Draw.about, scales=(1e18, 1e-20)),
     "about 1e-20": partial(Draw.about, scales=(1e-20, 1e-20)),
     "denormals and 1e10": partial(Draw.about, scales=(1e-39, 1e10)),
 }
-SEEMINGLY_UNIFORM = {  # to whoever samples: a few entries of either sign, or a line, are not
+SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements or one row or column differ
     "uniform, large entries": lambda draw, n, *_: draw.uniform(*n).where(draw.uniform(*n) * math.prod(n) > 16, 128 * draw.uniform(*n) - 64),
     "uniform, one small line": Draw.apart,
 }
 HARD = {
     "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
-    "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),  # one of them, of zeros of either sign
+    "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),  # either A or B is zero, with zeros of both signs
     "identity": lambda draw, shape, second, dtype: 1e-3 * draw.normal(*shape) if second == draw.odd else draw.identity(shape),
     "elimination": Draw.elimination,
-    "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
+    "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as factors of LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
     **SEEMINGLY_UNIFORM,
     "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
@@ -231,28 +255,36 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
-    """dC, of a kind: 0 as ever; 1 some rows of many scales; 2 of ones; 3 of one value, often small; 4 of one a row, or a column; 5 zero
-    where C is, and in places, whole rows too; 6 of one sign; 7 columns of many scales; 8 the same in all of a batch, as others may be
-    where `way` is not 0."""
-    sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
+    """Returns dC. GRADIENTS explains `way`. `kind` says what dC looks like.
+
+    0  normal                                       5  normal, but zero where C is zero and in other places
+    1  normal, with some rows of many scales        6  uniform, with one sign
+    2  ones or minus ones, expanded                 7  normal, with columns of many scales
+    3  one value, often small, expanded             8  normal, and the same for all of a batch
+    4  one value per row or per column, expanded
+
+    Other kinds may also be the same for all of a batch, if `way` is not 0.
+    """
+    sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # narrow for float16, so that no sum of a large product overflows
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 7 or kind == 4 and way > 1 else (*shape[:-1], 1)))
-    if kind in (2, 3, 4):  # expanded
+    if kind in (2, 3, 4):
         one = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:
             one *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
-    apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # none to all of them
+    apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # the share that is chosen varies from none to all
     G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1) | (kind == 7), sign)
     G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
     return G[:1].expand(shape) if kind == 8 or kind and way and len(shape) > 2 and draw.uniform(1) < 0.75 else G
 
 
-# The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 of padded rows, 6 of every second element.
+# Each pair is a kind and a way. An odd way asks for each gradient by itself. The number way // 2 is the layout of dC in
+# memory. Layout 0 is by rows, 1 by columns, 2 has padded rows, and 3 takes every second element.
 GRADIENTS = [(kind, way) for kind in range(8) for way in range(4 if kind in (2, 3, 4) else 8)]
 
 
 def inputs_of(name, draw, dtype, *shapes):
-    """A and, for two shapes, B. Hard matrices are the same in all of a batch, but for signs."""
+    """Returns A and, if two shapes are given, B. Hard matrices of one batch differ at most in their signs."""
     made = []
     for second, shape in enumerate(shapes):
         X = DISTRIBUTIONS[name](draw, shape[-2:] if name in HARD else shape, second, dtype).expand(shape)
@@ -264,25 +296,27 @@ def inputs_of(name, draw, dtype, *shapes):
 
 
 def slices(X, along, bits):
-    """X (float64) as a sum of parts with at most `bits` bits below the leading one of the largest element `along` a dimension."""
+    """Yields float64 parts whose sum is X (float64). In each line of a part `along` a dimension, all elements are multiples of
+    one unit. The unit is 2^-bits times the next power of two above the line's largest element."""
     rest = X.clone()
     while bool(rest.any()):
         largest = rest.abs().amax(along, keepdim=True)
-        unit = (largest / torch.frexp(largest)[0]).nan_to_num_(1.0) * 2.0**-bits  # a power of two, exactly
-        unit.clamp_min_(5e-324)  # the smallest number there is: nothing lies below it
+        unit = (largest / torch.frexp(largest)[0]).nan_to_num_(1.0) * 2.0**-bits  # exactly a power of two
+        unit.clamp_min_(5e-324)  # the smallest float64
         yield (part := torch.round(rest / unit) * unit)
         rest -= part
 
 
 def exact_product(X, Y):
-    """X @ Y as a pair of float64 (high, low), and |X||Y|; low is zero where float64 products of narrower ones are exact enough."""
+    """Returns (high, low, |X||Y|) in float64, where X @ Y is high + low. If X and Y are not float64, `low` is zero, because
+    their product in float64 is exact enough."""
     x, y = X.double(), Y.double()
     high, low = x.new_zeros(*X.shape[:-1], Y.shape[-1]) if X.dtype == torch.float64 else x @ y, x.new_zeros(1, 1)
-    # n products of two b-bit numbers add up exactly in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
+    # A sum of n products of b-bit numbers is exact in float64 if 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     for a, b in product(slices(x, -1, bits), slices(y, -2, bits)) if X.dtype == torch.float64 else ():
         part = a @ b
-        total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
+        total = high + part  # Knuth's two-sum: `low` gets the rounding error of high + part
         back = total - high
         low = low + ((high - (total - back)) + (part - back))
         high = total
@@ -291,23 +325,25 @@ def exact_product(X, Y):
 
 
 def inverse_of(L, G):
-    """C = L^-1 as exact_product has it, and |C||L||C|, by which substitution is off; where G is given, of dL = -C^T G C^T in float64."""
+    """Returns (high, low, magnitude) of C = L^-1, as exact_product does. The magnitude is |C||L||C|, which bounds the error of
+    substitution. If G is given, the three are of the gradient dL = -C^T G C^T, computed in float64."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
     off, low = C.abs() @ (wide.abs() @ C.abs()), C.new_zeros(1, 1)
     if G is not None:
         G, T = G.double(), C.mT
         return -(T @ (G @ T)), low, off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT)
-    if L.dtype == torch.float64:  # what C is off by itself: a step of Newton's method
+    if L.dtype == torch.float64:  # a step of Newton's method finds the error of C itself
         high, rest, _ = exact_product(wide, C)
         low = C @ (one - high - rest)
     return C, low, off
 
 
 def may_underflow(X, Y):
-    """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
+    """Returns a float64 matrix with 1.0 for each element of X @ Y that has a product below the smallest normal float32. The
+    limit is met within a factor of 4. All other elements are 0.0."""
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
-    x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))  # the exponents; that of a zero is beyond all others
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     for e in torch.unique(x[x < -124 - y.min()]).tolist():
         hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
@@ -315,7 +351,8 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """The componentwise errors that a solution may have in any case, and that no reference can excuse, as docs/judge.md derives them."""
+    """Returns two componentwise errors. The first is one that a solution may always have. The second is the largest that an
+    inaccurate reference can excuse. docs/judge.md derives both."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
@@ -327,8 +364,11 @@ def allowed(dtype, terms, tf32=False, inverse=False):
 
 
 def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False):
-    """The error that each element of a result may have beside `exact`, which is float64: what `allowed` names first, times |X||Y|, and one
-    rounding of a 16-bit result. A product in float64 may differ by what two such sums, in any order, may lose."""
+    """Returns the error that each element of a result may have relative to `exact`, the result in float64.
+
+    It is the first error of `allowed` times |X||Y|, and one rounding of a 16-bit result. For a product in float64 `exact` is
+    such a sum itself. The bound is then what two sums in any order may lose.
+    """
     info = torch.finfo(dtype)
     if dtype == torch.float64 and not inverse:
         return (terms + 1) * info.eps * magnitude
@@ -337,24 +377,28 @@ def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False)
 
 
 class Truth:
-    """What a result should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable.
-    `inverse`: of keep(X^-1), or where Y = G is given, of the gradient. `roundings`, see Problem, are given of gradients."""
+    """The exact result keep(X @ Y) of a call, and the error that each element may have. Its tensors are float64 (m, n).
+
+    `exact` says that every term and every sum is representable, and `tf32` that torch allows TF32. If `inverse` is True, the
+    result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Problem.roundings for a gradient.
+    """
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=None):
         terms, info = X.shape[-1], torch.finfo(X.dtype)
         self.unit = info.eps / 2
-        half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # in the last place of 16-bit numbers
+        half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # half a unit in the last place of 16-bit numbers
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += (roundings or 0.0) * half_a_unit
         self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
-        # Absolute: what underflow may take, and the rounding of 16-bit results, which is half the spacing of denormal numbers at least.
+        # An absolute error is forgiven. A 16-bit result is rounded by at least half the spacing of denormal numbers. A float32
+        # sum loses what underflows.
         forgiven = (self.high.abs() * half_a_unit).clamp_min_(info.smallest_normal * half_a_unit)
-        if exact:  # what is left is one rounding to the result's dtype
+        if exact:  # the only error is one rounding to the result's dtype
             self.high, forgiven = self.high.to(X.dtype).double(), 0.0
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
             forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        # Where keep() leaves out, nobody needs a gradient: there it may be what no part of its sum exceeds.
+        # No gradient is needed where keep() has zeros. It may have any value there up to the largest possible partial sum.
         masked, most = keep(torch.ones_like(self.high)) == 0, 0.0
         if roundings is not None:
             most = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
@@ -363,7 +407,7 @@ class Truth:
         self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
 
     def plus(self, other):
-        """The truth of a sum of two results, each of which was rounded; the sum is rounded once more."""
+        """Turns this Truth into that of the sum of two rounded results, and returns it. The sum is rounded once more."""
         self.high, self.low = self.high + other.high, self.low + other.low
         self.magnitude = self.magnitude + other.magnitude
         self.forgiven = self.forgiven + other.forgiven + self.high.abs() * self.unit
@@ -371,13 +415,14 @@ class Truth:
         return self
 
     def errors(self, C):
-        """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
+        """Returns the componentwise error of each element of C. It is Inf if the element is NaN or Inf and should not be."""
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
-        return off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right, and so is all that is not judged
+        # 0 / 0 is no error, and an element that is not judged has no error either.
+        return off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)
 
     def worst(self, C):
-        """The largest error, and the element that has it."""
+        """Returns the largest error of C, and the indices of the element that has it."""
         return worst_of(self.errors(C))
 
     @property
@@ -389,7 +434,7 @@ class Truth:
 
 
 def worst_of(errors):
-    first = int(errors.argmax())  # torch.unravel_index would import sympy, half a second, and nonzero() take 16 bytes an element
+    first = int(errors.argmax())  # torch.unravel_index imports sympy (0.5 s), and nonzero() takes 16 bytes per element
     at = tuple(first // math.prod(errors.shape[n + 1 :]) % size for n, size in enumerate(errors.shape))
     return float(errors[at]), at
 
@@ -399,7 +444,7 @@ def located(X, at):
 
 
 def first_difference(X, Y):
-    """The first element that is not the same bit for bit, NaN included; nothing if there is none."""
+    """Returns a text with the first element whose bits differ, NaN included. Returns None if all bits are the same."""
     x, y = (Z.detach().view(getattr(torch, f"int{8 * Z.element_size()}")) for Z in (X, Y))
     if not torch.equal(x, y):
         at = worst_of((x != y).byte())[1]
@@ -410,13 +455,14 @@ def first_difference(X, Y):
 
 
 def spread(samples):
-    """Median, 10th and 90th percentile of a list of microseconds, and the least."""
+    """Returns the median, the 10th and 90th percentile and the minimum of a list of times in microseconds."""
     tenths = statistics.quantiles([*samples, *samples[: len(samples) == 1]], n=10, method="inclusive")
     return {"median_us": tenths[4], "p10_us": tenths[0], "p90_us": tenths[8], "best_us": min(samples)}
 
 
 def undisturbed(times):
-    """What calls take that others leave alone: the median, unless the calls' times lie far apart."""
+    """Returns the time of a call, in microseconds, that other processes do not disturb. It is the median, unless the times lie
+    far apart. Then it is the 10th percentile or the minimum."""
     far = [times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]]
     return min(far, default=times["median_us"])
 
@@ -426,7 +472,7 @@ def duration(us):
 
 
 class Moment:
-    """On a CPU, what torch.cuda.Event is on a GPU."""
+    """Does on a CPU what torch.cuda.Event does on a GPU. elapsed_time is in milliseconds."""
 
     def record(self):
         self.time = time.perf_counter()

@@ -1,17 +1,18 @@
-"""What a child does with the module of its file, by kind of problem: constructs it, calls it, and tells the results apart.
+"""Players: what a child process does with the module of its file. There is one player for each kind of problem.
 
-A player has
+A child constructs the module, calls it, and takes its results apart. A player has these members.
 
-    construct(make, arguments, seed, state)   makes the module; `state`: the tensors of the reference's, or None
-    prepare(calls, operand, timed, training,  takes descriptions of calls; operand(is_leaf, *place) is an input
+    construct(make, arguments, seed, state)   Makes the module. `state` has the tensors of the reference's module, or is None.
+    prepare(calls, operand, timed, training,  Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
             inference)
-    call(number)                              makes one call, which may be timed
-    parts(number, answer)                     the outline of what the call returned, and each tensor by name; None where there is none
-    settle()                                  before settings are compared: brings back what the player itself has set
-    has_gradients                             whether the last call leaves gradients enabled
-    seeds_itself                              whether calls are seeded here
+    call(number)                              Makes one call, which may be timed.
+    parts(number, answer)                     Returns the outline of an answer and its tensors by name. Each may be None.
+    state()                                   Returns the tensors of the module by name.
+    settle()                                  Resets what the player itself has set, before settings are compared.
+    has_gradients                             Tells whether the last call leaves gradients enabled.
+    seeds_itself                              Tells whether the player seeds the calls.
 
-A description is what Call.describe() of judge/problems.py makes.
+Call.describe() of judge/problems.py makes the descriptions.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import torch
 from judge.modules import Reference, Runner, seed_all, state_of
 from judge.values import join, outline, places, split
 
-LAYOUTS = (  # how dC may lie in memory, by half of GRADIENTS' way
+LAYOUTS = (  # how dC may lie in memory, indexed by way // 2; GRADIENTS of judge/measures.py has the ways
     lambda G: G,
     lambda G: G.mT.contiguous().mT,
     lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:],
@@ -30,7 +31,7 @@ LAYOUTS = (  # how dC may lie in memory, by half of GRADIENTS' way
 
 
 class ProductPlayer:
-    """Plays a module whose result is a product C. It tells of C, or of C and the gradients of its operands."""
+    """Plays a module whose result is a product C. An answer is C, or C and the gradients of the operands."""
 
     seeds_itself, has_gradients = False, True
 
@@ -42,7 +43,7 @@ class ProductPlayer:
         return {}
 
     def settle(self):
-        """It sets nothing."""
+        """Does nothing, because this player sets nothing."""
 
     def state(self):
         return {}
@@ -68,18 +69,18 @@ class ProductPlayer:
     def gradients(self, call, *operands):
         *operands, G = operands
         found, other = [], call["other"]
-        layout, alone = divmod(call["way"], 2)  # see GRADIENTS
+        layout, alone = divmod(call["way"], 2)  # see GRADIENTS of judge/measures.py
         G = LAYOUTS[layout](G)
-        others = 0 if self.timed else 1 if alone else 3  # calls between forward and backward
-        distinct = list({id(X): X for X in operands}.values())  # one, where both operands are the same tensor
-        for wanted in [[X] for X in distinct] if alone else [distinct]:  # each as if the others were constants, or all at once
+        others = 0 if self.timed else 1 if alone else 3  # the number of calls between forward and backward
+        distinct = list({id(X): X for X in operands}.values())  # one tensor, if both operands are the same
+        for wanted in [[X] for X in distinct] if alone else [distinct]:  # one gradient at a time, or all at once
             given = {}
             for n, X in enumerate(distinct):
                 is_wanted = any(X is Y for Y in wanted)
                 given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
             C = self.model(*(given[id(X)] for X in operands))
-            del given, X  # what was computed for this call alone is the graph's now
-            for n in range(others):  # as in a network: backward needs this call's operands
+            del given, X  # only the graph keeps the copies that were made for this call
+            for n in range(others):  # other calls come before backward, as in a network; it needs the operands of the call above
                 self.model(*(X / (n + 2) for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
             for X in wanted:
@@ -92,7 +93,7 @@ class ProductPlayer:
 
 
 class AnyPlayer:
-    """Plays any module in KernelBench's form. It tells of the result's tensors, what the call changed in the module, and gradients."""
+    """Plays any module in KernelBench's form. An answer has the result, the gradients, and what the call changed in the module."""
 
     seeds_itself, has_gradients = True, False
 
@@ -103,7 +104,7 @@ class AnyPlayer:
         seed_all(0)
 
     def construct(self, make, arguments, seed, state):
-        self.runner = None  # frees the memory of the one before it
+        self.runner = None  # frees the memory of the previous runner
         if self.is_reference:
             self.runner = Reference(make, arguments, seed, self.device)
         else:
@@ -117,7 +118,7 @@ class AnyPlayer:
         self.calls, self.timed = calls, timed
         self.operands = [[operand(False, *place) for place in call["inputs"]] for call in calls]
         self.arguments = [join(call["skeleton"], each) for call, each in zip(calls, self.operands, strict=True)]
-        torch.set_grad_enabled(False)  # as KernelBench calls it
+        torch.set_grad_enabled(False)  # KernelBench calls modules without gradients
         if timed:
             self.runner.begin(calls[0]["seed"], calls[0]["evaluates"])
 
@@ -138,7 +139,8 @@ class AnyPlayer:
         return *answer, {} if self.timed else self.changed(self.runner, call)
 
     def changed(self, runner, call):
-        """Copies of the module's tensors that the reference's call changes, or that this one does: the next call starts anew."""
+        """Returns copies of the module's tensors that the reference's call changes. For the reference itself, these are the
+        tensors that its call has changed. Copies are needed because the next call starts anew."""
         found = runner.before.changed()
         wanted = found if call["state"] is None else call["state"]
         now = state_of(runner.model)
@@ -157,7 +159,7 @@ class AnyPlayer:
         return outline(skeleton), {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
 
     def study(self):
-        """What the judge has to know of the reference's first call."""
+        """Returns what the judge has to know of the reference's first call. Sizes are in bytes."""
         call, tensors = self.calls[0], self.operands[0]
         asked = call["skeleton"], tensors, call["seed"]
         told = {"draws": self.runner.draws(*asked), "remembers": self.runner.remembers(*asked)}

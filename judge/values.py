@@ -1,12 +1,13 @@
-"""What a model takes and returns, taken apart: its tensors, and a skeleton of the rest that JSON can carry.
+"""Takes apart what a model takes and returns: into its tensors, and a skeleton of the rest that JSON can carry.
 
-A skeleton is a pair of a kind and a content:
+A skeleton is a pair of a kind and a content, as this table says.
 
-    "tensor"          its number; a tensor that stands in two places has one number
-    "value"           a number, a string or None
-    "dtype", "device" its name
-    "tuple", "list"   skeletons
-    "dict"            pairs of a key and a skeleton
+    kind                content
+    "tensor"            The number of the tensor. A tensor that stands in two places has one number.
+    "value"             A number, a string or None.
+    "dtype", "device"   Its name.
+    "tuple", "list"     A list of skeletons.
+    "dict"              A list of pairs, each of a key and a skeleton.
 """
 
 import torch
@@ -15,7 +16,11 @@ ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of thes
 
 
 def split(value, floats_are_tensors=False):
-    """The tensors of a value, in order, and its skeleton. Results have tensors of float64 for Python's floats, to be compared alike."""
+    """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for a value that has other types.
+
+    If `floats_are_tensors` is True, Python's floats become float64 tensors. Results need this, so that floats are compared as
+    tensors are.
+    """
     tensors = []
     return tensors, _skeleton(value, tensors, floats_are_tensors)
 
@@ -48,7 +53,7 @@ def _skeleton(value, tensors, floats_are_tensors):
 
 
 def join(skeleton, tensors):
-    """The value of which split() made these."""
+    """Returns the value that split() has taken apart into `skeleton` and `tensors`."""
     kind, content = skeleton
     if kind == "tensor":
         return tensors[content]
@@ -63,7 +68,7 @@ def join(skeleton, tensors):
 
 
 def outline(skeleton):
-    """The structure as a reader writes it. A list is written as the tuple that it could be: results may be either."""
+    """Returns the structure as text for a reader. A list is written as a tuple, because a result may be either."""
     kind, content = skeleton
     if kind == "tensor":
         return "tensor"
@@ -75,7 +80,8 @@ def outline(skeleton):
 
 
 def places(skeleton, name):
-    """The name of each tensor, in the order of their numbers: `name`, or name[0] or name['key'] of what stands in it."""
+    """Returns the name of each tensor, in the order of their numbers. A name is `name` itself, or a path such as name[0] or
+    name['key']."""
     found = {}
 
     def visit(part, path):
