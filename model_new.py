@@ -1232,7 +1232,11 @@ DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int a
 }
 """
 
-# ---- Launching: what all kernels' launchers share. ----
+# ---- Launching: what the launchers of all kernels share. ----
+#
+# Takes a kernel and its arguments. Produces its launch, with clusters and an early start where they are asked for.
+# Questions to the driver about a kernel are asked once per device, because each costs the host some time. Conditions
+# of the host become template arguments here.
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
@@ -1240,11 +1244,12 @@ _CUDA_LAUNCH = r"""
 #include <random>
 #include <variant>
 
-// cluster: its CTAs; 1: none, which not every GPU has. early: before the kernel ahead ends.
+// The configuration of a launch. `cluster` is the number of CTAs per cluster. With 1 the launch asks for no clusters,
+// which GPUs before Hopper do not have. If `early`, the kernel may start before the kernel ahead of it has ended.
 struct Launch {
   cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension},
                                        {cudaLaunchAttributeProgrammaticStreamSerialization}};
-  cudaLaunchConfig_t config;   // with both attributes, the first, the second or none
+  cudaLaunchConfig_t config;   // it has both attributes, one of them or none
   Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream)
       : config{unsigned(blocks), unsigned(threads),           shared_bytes,
                stream,           attributes + (cluster == 1), unsigned(cluster > 1) + early} {
@@ -1252,28 +1257,31 @@ struct Launch {
     attributes[0].val.clusterDim = {unsigned(cluster), 1, 1},
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
   }
-  Launch(const Launch&) = delete;   // config points to this one's attributes
+  Launch(const Launch&) = delete;   // a copy's config would point to the attributes of the original
 };
 
-// In no workspace unless a kernel of this launch has put it there: random bits, counted on by 2^33, since TileQueue and NonFinite add to
-// them. The last three are Progress's.
+// Returns the number of a launch. Its bits are random at first, so no memory holds it unless a kernel of this launch
+// has written it. Words that count from this number need not be cleared beforehand. It grows by 2^33 per launch,
+// because TileQueue and NonFinite store this number plus a count. Its last three bits are zero, for the flags of
+// Progress.
 static uint64_t launch_number() {
   static std::atomic<uint64_t> number = uint64_t(std::random_device()()) << 32 | (std::random_device()() & ~7u);
   return number += 2ull << 32;
 }
 
-// What `ask` says of a kernel on the current device, asked until it is not zero; once more is harmless. Host templates are static, or
-// another build of this file in the process would share their statics.
+// Returns ask()'s answer about a kernel on the current device. The answer is kept once it is not zero. Two threads may
+// ask at the same time, which is harmless. Host templates are static, because otherwise another build of this file in
+// the process would share their static variables.
 template <auto kKernel, typename F>
 static int ask_device_once(const F& ask) {
-  static std::atomic<int> known[128] = {};   // torch's number of a device is a signed byte
+  static std::atomic<int> known[128] = {};   // torch's device index is a signed byte
   int device = 0;
   check(cudaGetDevice(&device));
   if (known[device] == 0) known[device] = ask();
   return known[device];
 }
 
-// Beyond the 48 KB that a kernel gets without asking.
+// Allows a kernel more dynamic shared memory than the 48 KB that every kernel may use.
 template <auto kKernel>
 static void allow_shared_memory(int bytes) {
   auto allow = [&] {
@@ -1290,29 +1298,31 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Launching: conditions and types as constants.
 
-// For std::visit.
+// A condition of the host as a type, which std::visit turns into a template argument.
 using Condition = std::variant<std::false_type, std::true_type>;
 static Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
+// Returns an element of this type, for std::visit.
 static auto element_of(ElementType type) {
-  // in its order
+  // These are in the order of ElementType
   const std::variant<float, double, __half, __nv_bfloat16> elements[] = {0.0f, 0.0, __half(), __nv_bfloat16()};
   return elements[type];
 }
 
 """
 
-# ---- Tiles of 64 x 64, part 1: getting k-blocks into shared memory, and what every tile of 64 x 64 needs. ----
+# ---- Tiles of 64 x 64, part 1: how k-blocks get into shared memory. ----
 #
-# Takes operands of any strides, types and edges, as an OperandView. Produces k-blocks in the stages of a kernel, with zeros for elements
-# that do not exist. The exact path, the split-tf32 and the mma kernel share this section: they differ in how they multiply. The zeros above
-# the diagonal of C and the length of a chain of promotions serve the kernels of large tiles, too.
+# Takes operands of any strides, types and edges, as an OperandView. Produces k-blocks in the stages of a kernel, with
+# zeros for elements that do not exist. The exact path, the split-tf32 kernel and the mma kernel share this section, and
+# differ in how they multiply. The 16-bit and the fp16x3 kernel use some parts of it, too: write_zeros, kChain.
 _CUDA_COPIER = r"""
 // ---- Tiles of 64 x 64: element types.
 
+// The type in which elements of type T are summed.
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Neighbours that are read or written at once.
+// Elements that are neighbours in memory, and are read or written by one instruction.
 template <typename T, int kCount>
 struct alignas(kCount * sizeof(T)) AlignedArray {
   T v[kCount];
@@ -1320,8 +1330,10 @@ struct alignas(kCount * sizeof(T)) AlignedArray {
 
 // ---- Tiles of 64 x 64: zeros above the diagonal of C.
 
-// Zeros in lines [from, to) of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major, so
-// that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
+// Writes zeros to lines [from, to) of the kBlockMN x kBlockMN tile at (row, col), as far as C reaches. Lines are
+// columns if C is column-major, and rows otherwise. So the elements of a line are neighbours in memory, and aligned
+// lines are written 16 bytes at a time. The stores are streaming (__stcs), so that the zeros drive no operands out of
+// the L2 cache.
 template <int kBlockMN, typename T>
 DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   const bool column_major = p.c_row == 1 && p.c_col != 1;
@@ -1329,7 +1341,8 @@ DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int 
             length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
-  auto fill = [&](auto zero, int64_t step) {   // step: to the next element of a line
+  // `step` is the stride between the elements of a line
+  auto fill = [&](auto zero, int64_t step) {
     constexpr int kCount = sizeof(zero) / sizeof(T), kInLine = kBlockMN / kCount;
     NO_UNROLL for (int offset = thread % kInLine * kCount; offset < length; offset += threads * kCount)
       NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine))
@@ -1342,15 +1355,16 @@ DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int 
 
 // ---- Tiles of 64 x 64: an operand, as a CTA sees it.
 
-// The lines of an operand from first_line on.
+// An operand by lines (rows of X, columns of Y) and k. A tile needs kBlock lines, from first_line on.
 template <typename T>
 struct OperandView {
-  const T* data;   // line 0, k = 0, on the diagonal: it may always be read
+  const T* data;   // the element of line 0 and k = 0; a triangle has it, so it may always be read
   int64_t line_stride, k_stride;
   KRange k_range;
-  int first_line, lines, depth;
+  int first_line, lines, depth;   // `lines` and `depth` are the sizes of the whole operand
 };
 
+// Returns the view of X or Y that a CTA needs for its tile.
 template <typename T>
 DEVICE OperandView<T> make_view(Operand operand, const Product& p, const WorkTile<T>& work) {
   if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_range, work.tile.i * kBlock, p.m, p.k};
@@ -1360,24 +1374,31 @@ DEVICE OperandView<T> make_view(Operand operand, const Product& p, const WorkTil
 // ---- Tiles of 64 x 64: the copier of k-blocks.
 
 constexpr int kTileThreads = 128;
-// of k in a stage: of a line, of an operand's 64
+// A stage has 128 bytes of k of each line, for the 64 lines of each operand.
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;
 
-// Brings an operand's k-blocks to the stages, with zeros for what does not exist: by chunks of 16 bytes where strides and addresses allow,
-// else by elements. kUnit: the stride along k (kKMajor), or lines, is known to be 1.
+// Copies an operand's k-blocks to the stages, with zeros for elements that do not exist. It copies chunks of 16 bytes
+// where strides and addresses allow that, and single elements otherwise.
+//   kKMajor     a row of the stage is a line, and its elements are neighbours in k; otherwise a row is one k, and its
+//               elements are neighbouring lines
+//   kPermuted   the element at byte b of row r is stored at byte b ^ kPermuted(r), against bank conflicts
+//   kUnit       the stride between the elements of a row is known to be 1
+//   kThreads    how many threads copy
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr int kCopiers = kThreads, kSize = sizeof(T);
   static constexpr int kBlockK = kLineBytes / kSize, kChunk = 16 / kSize,
                        kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
-  // of a thread; between them
+  // A thread copies kChunks chunks per k-block. They lie kFarStep rows apart, in one column
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;
   const T* next;   // this thread's first chunk of the next k-block
-  int64_t step;    // from one of its chunks to the next
-  uint32_t to;     // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and go by chunks
-  static constexpr int kByElements = -1024;   // for whole_to, where nothing goes by chunks
+  int64_t step;    // the distance in memory from one chunk of this thread to its next chunk
+  uint32_t to;     // the shared-memory address of its first chunk in the first stage
+  // k-blocks that begin at k in [whole_from, whole_to] have all their elements, and are copied by chunks
+  int whole_from, whole_to;
+  static constexpr int kByElements = -1024;   // the value of whole_to if nothing can be copied by chunks
 
+  // `k0` is where the first k-block begins. `stage` is the address of this operand in the first stage.
   DEVICE BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
     const int64_t far_stride = kKMajor ? view.line_stride : view.k_stride;
     const bool by_chunks =
@@ -1393,17 +1414,19 @@ struct BlockCopier {
     to = stage + (kKMajor ? offset(chunk_row(), chunk_col()) : offset(chunk_col(), chunk_row()));
     make_opaque(step), make_opaque(to), make_opaque(whole_from), make_opaque(whole_to);
   }
-  // An element's place in its operand of a stage, in bytes: in rows, of a line or a k each. Row r has byte b at b ^ kPermuted(r).
+  // Returns the offset of an element in its operand of a stage, in bytes.
   static DEVICE constexpr int offset(int line, int k) {
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line))
                    : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
-  // Where the element so many lines and k beyond the one at `at` is, whose line and k have none of these numbers' bits.
+  // Returns the address of element (line + lines, k + ks), given the address of element (line, k). The two offsets must
+  // share no set bits with line and k.
   static DEVICE uint32_t shift_address(uint32_t address, int lines, int ks) {
     const uint32_t delta = offset(lines, ks);
     return (address ^ delta % kLineBytes) + delta / kLineBytes * kLineBytes;
   }
-  // The element at line + at, k + ahead. kLines lines, or kDepth k, are read at once, of 16 bits by words, and kept.
+  // Returns element (line + line_offset, k + k_offset). It reads neighbours of the row at once: kDepth k if kKMajor,
+  // otherwise kLines lines. The compiler merges the reads of all offsets. 16-bit elements are read as 32-bit words.
   template <int kLines, int kDepth>
   static DEVICE T element(const uint8_t* stage, int line, int line_offset, int k, int k_offset) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
@@ -1412,18 +1435,18 @@ struct BlockCopier {
     const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * kSize / sizeof(Word)>*>(from);
     return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? k_offset : line_offset];
   }
-  // The thread's first chunk: its row, and its place in that.
+  // The row of the thread's first chunk, and the element of the row with which this chunk begins.
   static DEVICE int chunk_row() { return fresh_thread_index() / kInRow; }
   static DEVICE int chunk_col() { return fresh_thread_index() % kInRow * kChunk; }
   static DEVICE int64_t near_stride(const OperandView<T>& view) {
     return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride;
   }
-  // Where the thread's chunk i goes, by where its first does.
+  // Returns the address to which the thread's chunk i goes, given the address of its first chunk.
   static DEVICE uint32_t chunk_address(uint32_t first_address, int i) {
     return (first_address ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16;
   }
 
-  // Copies the next k-block, which begins at k0. stage: in bytes from the first.
+  // Copies the next k-block, which begins at k0. `stage` is the offset of its stage from the first one, in bytes.
   DEVICE void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
     const uint32_t first_address = to + stage;
@@ -1433,15 +1456,17 @@ struct BlockCopier {
       next += kKMajor ? kBlockK : kChunks * step;
       return;
     }
-    // Else what exists. Little is unrolled: small products spend as long on reading instructions as on multiplying
+    // Only some elements of this k-block exist. Little code is unrolled here, because in small products fetching
+    // instructions takes as long as multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
-    // Rows end on the diagonal, or begin
+    // Whether a row ends on the diagonal, and whether it begins there
     const bool ends = view.k_range == (kKMajor ? KRange::kToDiagonal : KRange::kFromDiagonal),
                begins = view.k_range == (kKMajor ? KRange::kFromDiagonal : KRange::kToDiagonal);
     const int row = (kKMajor ? view.first_line : k0) + chunk_row(),
               col = (kKMajor ? k0 : view.first_line) + chunk_col();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    auto end = [&](int i) {   // of what exists of the chunk
+    // Returns how many elements of chunk i exist, if those at its beginning do
+    auto end = [&](int i) {
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
     const bool chunks = whole_to != kByElements;
@@ -1450,7 +1475,9 @@ struct BlockCopier {
         cp_async_16(chunk_address(first_address, i), from, end(i) * kSize);
       return;
     }
-    // cp.async cannot mask a chunk in which a row begins. Of 16 bits it is loaded before the others, and awaited behind them
+    // The edge chunk is the chunk in which a row begins. cp.async cannot mask it, since it puts zeros only behind the
+    // bytes that it copies. An edge chunk of 16-bit elements is loaded to registers before the other chunks are copied,
+    // and stored after that
     const int edge_chunk = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + edge_chunk * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
     const bool has_edge_chunk =
@@ -1480,44 +1507,48 @@ struct BlockCopier {
 
 // ---- Tiles of 64 x 64: float32 as two tf32.
 //
-// An element is the sum of two tf32 of 11 bits; small * small is left out. Scaled by 2^24 none is denormal: tensor cores, which align what
-// they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
+// An element is the sum of two tf32 numbers of 11 significant bits, large + small. The product small * small is left
+// out. Elements are scaled by 2^24, so that neither part is denormal. Tensor cores would lose bits of denormal numbers.
+// Elements beyond 2^103 and products beyond 2^79 then overflow, and the exact path computes their sums.
 constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
 
 DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
   v *= kTf32Scale;
   large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
-  // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+  // Tensor cores ignore the lower 13 bits of small. If v is a NaN or an Inf, small is a NaN
   small = __float_as_uint(v - __uint_as_float(large));
 }
 
 // ---- Tiles of 64 x 64: long sums.
 //
-// To promote is to add what tensor cores have summed to a float32 total. Roundings do not cancel where the same is added again and again:
-// so a chain of promotions ends after so many, and chains are added.
-constexpr int kChain = 32;   // promotions; the fp16x3 kernel promotes once per k-block
+// To promote is to add a sum of the tensor cores to a float32 total. If the same number is added again and again, the
+// rounding errors do not cancel. So after kChain promotions the total is added to another one, and begins again at 0.
+constexpr int kChain = 32;   // the fp16x3 kernel promotes once per k-block
 
+// Adds the sums of a chain of promotions to the total, and begins the next chain.
 template <int kCount>
 DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
   UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
 }
 """
 
-# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ----
+# ---- The exact path: sums on the CUDA cores, of only the terms that exist. ----
 #
-# Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
-# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN; of two tf32 some finite products overflow. So
-# what is not finite is summed here again. With TRIL_MATMUL_PATH=exact a
-# kernel of its own computes all of C.
+# Takes views of both operands for a 64 x 64 tile of C, of any strides and types, and a range of k. Produces the sums of
+# the elements that `Lanes` assigns to a thread. Tensor cores multiply zeros where an operand has no element, and zero
+# times Inf is a NaN. Some finite products overflow if they are computed from two tf32 numbers. So the split-tf32, the
+# mma and the 16-bit kernel sum a tile again here if a sum is not finite. With TRIL_MATMUL_PATH=exact this section
+# computes all of C. The tests compare every faster kernel with it.
 _CUDA_EXACT = r"""
 // ---- Exact path: sums.
 
-struct alignas(128) ExactMemory {   // copiers permute by the bits below that
-  uint8_t stage[2][2][kStageOperandBytes];   // X, and Y
+// Aligned to 128 bytes, because copiers permute the lowest seven bits of addresses.
+struct alignas(128) ExactMemory {
+  uint8_t stage[2][2][kStageOperandBytes];   // two stages, with X and Y in each
 };
 
-// All threads that sum meet.
-#if defined(TRIL_MATMUL_RACECHECK)   // racecheck cannot follow a named barrier that only some of a CTA's warps use
+// A barrier of all threads that sum: of the whole CTA, or of the consumers of the 16-bit kernel.
+#if defined(TRIL_MATMUL_RACECHECK)   // racecheck cannot follow a named barrier that only some warps of a CTA use
 __shared__ uint64_t exact_meeting;
 template <int kThreads>
 DEVICE void sum_barrier() {
@@ -1530,20 +1561,22 @@ template <int kThreads>
 DEVICE void sum_barrier() { named_barrier_sync<kThreads>(0); }
 #endif
 
-// Sums x y over a split: rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of warps,
-// which take k in turns, and meet as team 0: all of a CTA, or the consumers of one of half precision.
+// Sums x[m, k] * y[k, n] over k in [k_begin, k_end). Element e of a thread's `sum` has the row and column that Lanes
+// gives, counted from x.first_line and y.first_line. The threads form kGroups groups of warps. Each group sums only its
+// share of the k, and the caller adds the sums of the groups.
 template <typename XCopier, typename YCopier, typename Lanes, int kGroups = 1, typename T, typename Acc, int kCount>
 DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                         Acc (&sum)[kCount]) {
   constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]), kThreads = XCopier::kCopiers;
   XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
-  using Sum = std::conditional_t<sizeof(T) == 2, float, double>;   // of float32, too, whose errors would grow with k
+  // float32 is summed in double, because the errors of float32 sums grow with k
+  using Sum = std::conditional_t<sizeof(T) == 2, float, double>;
   Sum part[kCount] = {};
-  sum_barrier<kThreads>();   // others are done with the memory
+  sum_barrier<kThreads>();   // all threads have finished what they did in this memory before
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
-    // Start the copies of the next k-block, and wait for this one
+    // Start the copies of the next k-block, and wait for the copies of this one
     stage ^= 1;
     const int next = k0 + kBlockK;
     if (next < k_end) x_copier.copy(x, next, stage * kStage), y_copier.copy(y, next, stage * kStage);
@@ -1555,12 +1588,12 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
     const uint8_t *x_stage = memory.stage[stage ^ 1][0], *y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = masked.value;
-      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k, rows or columns that are read at once
+      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // how many k, rows or columns a read takes
       constexpr int kAllRows = kCount / Lanes::kNear, kRows = kAllRows < kDepth ? kAllRows : kDepth;
       constexpr int kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
       const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;
       NO_UNROLL for (int k = first; k < kBlockK && (!kMasked || k0 + k < k_end); k += kGroups * kDepth) {
-        const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
+        const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;
         UNROLL for (int k_offset = 0; k_offset < kDepth; ++k_offset)
           UNROLL for (int e = 0; e < kCount; ++e) {
             const int row_offset = e / Lanes::kNear % kRows, near = e % kNear;
@@ -1570,14 +1603,15 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
             const int x_beyond = (k0 + k - x.first_line - r) * x.k_range,
                       y_beyond = (k0 + k - y.first_line - c) * y.k_range;
             const Sum updated = fma(a, b, part[e]);
-            part[e] = !kMasked || max(x_beyond, y_beyond) <= 0 ? updated : part[e];   // without branches
+            part[e] = !kMasked || max(x_beyond, y_beyond) <= 0 ? updated : part[e];   // a select, not a branch
           }
       }
     };
+    // Whether an operand has all elements of this k-block, for the 64 lines from `line` on
     auto has_all = [&](KRange k_range, int line) {
       return is_in_range(k_range, line, next - 1) && is_in_range(k_range, line + kBlock - 1, k0);
     };
-    // Of whole blocks: what is opposite is summed alike
+    // Masks are decided for whole blocks of 64 lines. So opposite elements of a symmetric C are summed alike
     const bool all =
         next <= k_end && has_all(x.k_range, x.first_line & -kBlock) && has_all(y.k_range, y.first_line & -kBlock);
     all ? multiply(std::false_type()) : multiply(std::true_type());
@@ -1589,12 +1623,15 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
 // ---- Exact path: a tile.
 
 constexpr int kExactThreads = 256;
-constexpr int kExactRows = 16;   // of a tile, summed at a time
+constexpr int kExactRows = 16;   // how many rows of a tile are summed at a time
 
-// No read meets a bank conflict, be it of 16 bytes of every fourth line or, MN-major, of neighbours in memory.
+// The permutation of the copiers. With it no read of ExactLanes has a bank conflict. K-major operands are read as 16
+// bytes of every fourth line, MN-major operands as neighbours in memory.
 template <bool kKMajor>
 DEVICE constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
-struct ExactLanes {   // four rows and columns, read for 16 multiply-adds; a quarter of the k
+// Each thread has the sums of four rows and four columns. Per k it reads eight elements for 16 multiply-adds. The four
+// groups of warps have the same sums, and each has a quarter of the k.
+struct ExactLanes {
   static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear,
                        kGroups = kExactThreads * kCount / (kExactRows * kBlock);
   static constexpr int kGroupThreads = kExactThreads / kGroups;
@@ -1607,7 +1644,7 @@ static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one o
 template <typename T, bool kKMajor>
 using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExactThreads>;
 
-// Sums and writes kExactRows rows, from `begin` on, of a tile of one product.
+// Computes and writes kExactRows rows of a tile, from row `begin` of the tile on.
 template <typename T, bool kXKMajor, bool kYKMajor>
 DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
   const WorkTile<T> work(p, batch, tile, 1, 0, kBlock);
@@ -1619,7 +1656,7 @@ DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch,
   Acc sum[kCount];
   sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, kGroups>(x, y, tile.k_begin, tile.k_end,
                                                                                   memory, sum);
-  // Each group adds, for one of a thread's rows, the sums of all groups, in their order
+  // A thread has sums of four rows. Group g adds the sums of all groups for row g of the four, in the order of groups
   auto& sums = *reinterpret_cast<AlignedArray<Acc, kNear>(*)[Lanes::kRows][kGroups][kThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "sums must fit the stages");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kThreads,
@@ -1639,7 +1676,8 @@ DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch,
 
 // ---- Exact path: launching.
 
-// A CTA a tile, and the zeros opposite. MN-major operands come by elements: one kernel a type is soon compiled.
+// One CTA computes one tile, and writes zeros to the tile opposite. MN-major operands are copied by elements. So one
+// kernel per type serves all layouts, and compiles quickly.
 template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
