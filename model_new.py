@@ -3379,7 +3379,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 #
 # Takes a Fp16x3Product with packed operands. Produces C, unless packing has requested the fallback. Tensor cores have
 # no float32, so they sum lo * hi, hi * lo and hi * hi of each k-block. They truncate what they add, so the CUDA cores
-# add the sums of each k-block to float32 totals. docs/kernel.md follows one k-block through this kernel.
+# add the sums of each k-block to float32 totals. A picture and the course of one k-block are in docs/kernel.md.
 _CUDA_FP16X3 = r"""
 // ---- fp16x3: the flags of a k-block.
 
@@ -3790,9 +3790,9 @@ struct Fp16x3Policy {
 
 # ---- Fix-up: outliers, and products that need the fallback. ----
 #
-# Takes a Fp16x3Product after the fp16x3 kernel has ended. Adds the terms of outliers to the tiles of C that meet them.
-# Computes all of a product that falls back, by the code of the mma kernel. The host does not wait to learn whether
-# either is needed. So fixup_kernel always runs, and it mostly has nothing to do.
+# Takes a Fp16x3Product after the fp16x3 kernel has ended. Adds the terms of outliers to C. If a product falls back, the
+# mma kernel's code computes all of it here. The host does not wait to learn whether either is needed. So fixup_kernel
+# always runs, and it mostly has nothing to do.
 _CUDA_FIXUP = r"""
 // ---- Fix-up: outliers.
 
@@ -3912,8 +3912,8 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 
 # ---- Symmetric results: the upper half of C, copied from the lower half. ----
 #
-# Takes a symmetric C of which a kernel has computed only the lower half. Produces the elements above the diagonal. The
-# fp16x3 kernel needs this, and the 16-bit kernel when an operand has a mask. The other kernels write each sum twice.
+# Takes a symmetric C with only its lower half computed. Produces the elements above the diagonal. The fp16x3 kernel
+# needs this, and the 16-bit kernel if an operand has a mask. The other kernels write each sum to both places.
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
@@ -3985,7 +3985,7 @@ __global__ void __launch_bounds__(kBlock)
   }
   before += int64_t(batch) * size * first + col;
   __syncthreads();
-  // The first row with a term. The zeros above it must not be multiplied, since zero times Inf is NaN.
+  // The first row that has a term. The zeros above it must not be multiplied, since zero times Inf is NaN.
   const int begin = diagonal ? j : 0;
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
@@ -4023,11 +4023,11 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 }
 """
 
-# ---- Launching: the fp16x3 kernels with their workspace, and any product by the kernel that was chosen. ----
+# ---- Launching: the fp16x3 kernels with their workspace, and products by any kernel. ----
 #
-# Takes a Product and the kernel that the policy has chosen, or two gradients with the workspace of their forward.
-# Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The host never waits
-# for a kernel: what a kernel finds out stands in that workspace, in device memory.
+# Takes a Product and the chosen kernel, or two gradients and the workspace of their forward. Produces the launches, all
+# on one stream. The fp16x3 kernels share one allocation, the workspace. The host never waits for a kernel. So what
+# pack_blocks finds out stays in the workspace, where the next kernels read it.
 _CUDA_FP16X3_LAUNCH = r"""
 // [begin packed launches]
 // ---- fp16x3, launching: what is to be packed.
@@ -4140,7 +4140,7 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
     using Policy = Fp16x3Policy<major_x, major_x || major_y, !tf32>;
     const Launch launch(clusters * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
     if (workspace.products == 1) return launch_kernel<tile_product<Policy>>(launch, first, NoSecondProduct::Product());
-    // The first policy computes dX, the second one dY
+    // The first policy computes the NT product p, the second one the TN product dy
     launch_kernel<tile_product<Fp16x3Policy<false, false, !tf32>, Fp16x3Policy<true, true, !tf32>>>(launch, first,
                                                                                                     second);
   }, constant(p.allow_tf32), constant(k_is_row(kX, p)), constant(k_is_row(kY, p)));
@@ -4163,6 +4163,7 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
 using Launcher = void(const Product& p, const Gpu& gpu);
 Launcher launch_exact, launch_split_tf32, launch_mma, launch_float16, launch_bfloat16;
 
+// Launches a product, and `mirror` if the kernel stores only the lower half of a symmetric C.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   // In the order of Kernel
   Launcher* launchers[] = {launch_exact, launch_split_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16,
@@ -4188,7 +4189,9 @@ bool launch_gradients(const Product& product, const Product& dx, const Product& 
 
 # ==== 2. Binding and build ====
 
-# The only C++ that knows torch: it makes a Product of two tensors, and launches it.
+# The C++ binding: the only C++ that knows torch. It takes tensors, and checks that they fit each other. It describes
+# each product as a Product, asks the policy for a kernel, and launches it. The CUDA source includes none of torch's
+# headers, so nvcc compiles it in a third of the time.
 _CPP_BINDING = r"""
 // ---- Binding: errors, and what a GPU is.
 
@@ -4205,10 +4208,11 @@ _CPP_BINDING = r"""
 #include <tuple>
 #include <vector>
 
-// TORCH_CHECK gets one string: of several it makes a stream, which ends the process where the C++ library is linked statically.
+// TORCH_CHECK gets one string. It would put several strings into a stream, which ends the process if the C++ library is
+// linked statically.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();   // forgets it: torch's next launch would raise it again
+  cudaGetLastError();   // clears the error, which torch's next launch would raise again
   int device = 0;
   cudaGetDevice(&device);
   std::string advice;
@@ -4228,13 +4232,13 @@ namespace {
 
 using at::Tensor;
 
-// The device of a call, current until it ends, and what the launchers want to know of it.
+// Makes a tensor's device the current one until the call ends, and has what the launchers need to know of it.
 struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
-  mutable Tensor workspace;   // holds what was allocated until the call ends
+  mutable Tensor workspace;   // keeps the allocated memory until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    // Asking for priorities makes the context that the driver's functions want, if the thread has none, but leaves one that is there (a
-    // green one, say), as cudaSetDevice does not. The guard makes none where the device is current already.
+    // The functions of the driver need a context. This call makes one if the thread has none. Unlike cudaSetDevice, it
+    // keeps a context that is there, such as a green context. The guard makes no context if the device is current.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -4250,14 +4254,14 @@ struct OnDevice : Gpu {
 // [begin tensors]
 // ---- Binding: tensors described as a Product.
 
-// kBFloat16 + 1 for a dtype that has no kernel.
+// The ElementType of a tensor. The result is kBFloat16 + 1 for a dtype without a kernel.
 ElementType element_type(const Tensor& t) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
   return ElementType(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
 // Whether torch's settings (set_float32_matmul_precision, allow_tf32, fp32_precision) allow TF32. `precision` is
-// at::Context::float32Precision: of strings in torch 2.9, of enumerations from 2.10 on.
+// at::Context::float32Precision, which has strings in torch 2.9 and enumerations from 2.10 on.
 template <typename Precision, typename Backend, typename Operation>
 bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
   if constexpr (std::is_same_v<Precision, std::string>)
@@ -4267,7 +4271,8 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
 }
 
 // [begin structure]
-// A structure has the masks of X, Y and C as they are stored, two bits each; x and y are those of X and Y as they are multiplied.
+// The masks of a product. The number `structure` has two bits each for X, Y and C, as they are stored. The members x
+// and y are the masks of the operands as they are multiplied, so a transposed operand has its mask flipped.
 struct Structure {
   int x, y, c;
   Structure(int structure, int contraction) : x(structure & 3), y(structure >> 2 & 3), c(structure >> 4) {
@@ -4282,14 +4287,15 @@ struct Structure {
 };
 // [end structure]
 
-// The contraction of x and y, which fit, into c. If they have too many leading dimensions these become one, by a copy where they do not
-// merge.
+// Describes the contraction of x and y into c as a Product. x and y must fit each other. If they have more than
+// kMaxBatchDims leading dimensions, these become one. That copies an operand whose dimensions do not merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p = {};
   if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
   // [begin batch of a product]
   p.batches = 1, p.batch_dims = 0;
-  for (int64_t d = 0; d < x.dim() - 2; ++d) {   // merges neighbours where both operands allow it, without sizes of 1
+  // Neighbouring dimensions merge if the strides of both operands allow it. Dimensions of size 1 are left out.
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {
     const int64_t size = x.size(d);
     if (size == 1) continue;
     int dim = p.batch_dims - 1;
@@ -4307,7 +4313,8 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
                                                    std::to_string(kMaxSize) + " a side");
   p.m = m, p.n = n, p.k = k;
   p.type = element_type(x), p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  // of one column or row both may be 1: the one of no use becomes its length
+  // A single column or row may have two equal strides. The stride that is never used becomes the length of the other
+  // dimension.
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
@@ -4318,11 +4325,12 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   // [begin masks of a product]
   const Structure masks(structure, contraction);
-  // of X, by mask; Y's lines are columns
+  // The ranges of X, by mask. Y has the opposite ones, since its lines are columns.
   const KRange sides[] = {KRange::kAll, KRange::kToDiagonal, KRange::kFromDiagonal};
   p.x_range = sides[masks.x], p.y_range = KRange(-sides[masks.y]);
   p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
-  if (masks.c == kUpper) {   // C^T = Y^T X^T is lower, and lies the other way round
+  // An upper C is computed as the lower C^T = Y^T X^T, in the same memory with its strides swapped
+  if (masks.c == kUpper) {
     std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch), std::swap(p.x_range, p.y_range);
     std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
     std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
@@ -4331,8 +4339,9 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// A copy that lies as t does (a single column by its rows), in lines that begin at multiples of 16 bytes. What is broadcast stays so. torch
-// copies such lines element by element: where they can, words of 8 or 4 bytes stand for elements.
+// Copies a tensor so that its lines begin at multiples of 16 bytes. Lines are rows, or columns if t is column-major. A
+// single column is one line. Broadcast dimensions stay broadcast. torch copies such lines element by element. So the
+// copy has words of 8 or 4 bytes in place of elements, if sizes, strides and the address allow that.
 Tensor padded_copy(const Tensor& t) {
   if (t.stride(-2) == 1 && (t.stride(-1) != 1 || t.size(-1) < t.size(-2))) return padded_copy(t.mT()).mT();
   Tensor from = t;
@@ -4344,7 +4353,7 @@ Tensor padded_copy(const Tensor& t) {
   Tensor to = at::empty(shape, from.options());
   IF_INITCHECK(to.zero_();)
   to = to.narrow(-1, 0, length);
-  // a word divides each
+  // All of these numbers of bytes must be multiples of a word
   int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());
   for (int64_t d = 0; d < from.dim() - 1; ++d) all |= from.stride(d) * size;
   const at::ScalarType word = from.stride(-1) != 1 || all % 4 ? from.scalar_type() : all % 8 ? at::kInt : at::kLong;
@@ -4354,7 +4363,8 @@ Tensor padded_copy(const Tensor& t) {
 
 // ---- Binding: what the kernels can be given.
 
-// Whether all of a tensor lies in its memory: no subclass (DTensor), no wrapper of torch's, no negated view.
+// Whether the memory of a tensor has its values as they are. A subclass (DTensor), one of torch's wrappers or a negated
+// view has other values.
 bool is_memory(const Tensor& t) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
@@ -4362,30 +4372,31 @@ bool is_memory(const Tensor& t) {
   return keys.has_all(t.key_set());
 }
 
+// Whether the operands fit each other, the contraction and the structure.
 bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   if (!is_memory(x) || !is_memory(y) || y.device() != x.device() || y.scalar_type() != x.scalar_type() || x.dim() < 2 ||
       y.dim() != x.dim() || element_type(x) > kBFloat16 || contraction < kNN || contraction > kTN ||
       x.sizes().slice(0, x.dim() - 2) != y.sizes().slice(0, y.dim() - 2))
     return false;
   const Structure masks(structure, contraction);
-  // the dimension of k; -3 - it is the other one
+  // The dimension of k is x_k in X and y_k in Y. The other dimension of X is -3 - x_k.
   const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;
-  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // kernels read one of the two
+  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // kernels read only one of them
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kFull || x.size(-1) == x.size(-2)) &&
          (masks.y == kFull || y.size(-1) == y.size(-2)) && (masks.c == kFull || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
 
-// Whether the operands fit, and none of torch's modes and transforms looks on, but perhaps autograd.
+// Whether the operands fit, and none of torch's modes and transforms is active. Autograd may be active.
 bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) {
   return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
          c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
          c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
-// ---- Binding: products, and gradients of those whose operands are still packed.
+// ---- Binding: products, and gradients by the packed operands of a forward.
 
-// C, the kernel that computed it and, if `keep`, the fp16x3 kernel's workspace, with Controls and packed operands. An undefined tensor is
-// Python's None.
+// Computes C. Returns C, the name of the kernel and, with `keep`, the workspace of the fp16x3 kernel. The workspace has
+// the Controls and the packed operands. For other kernels it is an undefined tensor, which is None in Python.
 std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path,
                                                 bool keep) {
   TORCH_CHECK(
@@ -4397,11 +4408,12 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   c10::SmallVector<int64_t, 8> shape(x.sizes());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
+  if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has any term
   Product p = describe(x, y, c, contraction, structure);
-  if (p.symmetric && is_computed_whole(p, on)) structure &= 15, p.c_lower = p.symmetric = 0;   // c is kAll
+  if (p.symmetric && is_computed_whole(p, on)) structure &= 15, p.c_lower = p.symmetric = 0;   // C has no mask
   const Kernel kernel = kernel_for(p, on, Path(path));
-  if (const int copies = operands_to_copy(p, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
+  // If C is upper, describe has swapped the operands: p.x is y, and p.y is x
+  if (const int copies = operands_to_copy(p, kernel)) {
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
     if (of_x) x = padded_copy(x);
@@ -4412,13 +4424,15 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kFp16x3Kernel ? on.workspace : Tensor()};
 }
 
-// What `explain` tells of each product: whether it fell back, and how many outliers it has. workspace: of `product`.
+// What `explain` reports of each product of a batch: whether it fell back, and how many outliers it has. The workspace
+// is the one that `product` returned.
 Tensor controls(const Tensor& workspace, int64_t batches) {
   static_assert(sizeof(Control) == 2 * sizeof(int), "fallback, outliers");
   return workspace.narrow(0, kControlsOffset, batches * int64_t(sizeof(Control))).view(at::kInt).view({-1, 2});
 }
 
-// dX and dY of C = X Y, all triangular, from G = dC and the kept workspace; none where something looks on, or has changed that.
+// Computes dX and dY of C = X Y, all of them triangular, from G = dC and the kept workspace. Returns nothing if a mode
+// or a transform of torch is active, or if the workspace no longer suits the product.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
   if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0)
@@ -4427,15 +4441,16 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
-  // the transposed product has Y^T where the launcher looks for X
+  // An upper C was computed as C^T = Y^T X^T, so Y^T is in the place of X, and the gradients are in each other's places
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
-  // torch's setting of TF32 has changed; or a hook has made several matrices of one, or other numbers of the bytes
+  // torch's TF32 setting has changed since the forward, or a hook has changed what was saved. For example, a matrix
+  // that the batch shared is now several matrices, or the workspace has another size.
   return {};
 }
 
-// The inverses of lower triangular matrices (..., N, N), float32 or float64, by substitution, 64 rows at a time: X21 = -L22^-1 (L21 X11).
-// docs/kernel.md says why L22 is solved for, and not inverted.
+// Computes the inverses of lower triangular matrices (..., N, N) of float32 or float64. Substitution finds 64 rows at a
+// time: X21 = -L22^-1 (L21 X11). docs/kernel.md says why L22 is solved for and not inverted.
 Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
@@ -4456,7 +4471,7 @@ Tensor inverse(Tensor x, bool unit, int path) {
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;   // a launch waits where the queue is full
+  using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;   // a launch waits if the stream's queue is full
   m.def("product", &product, NoGil());
   m.def("gradients", &gradients, NoGil());
   m.def("inverse", &inverse, NoGil());
