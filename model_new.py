@@ -1716,7 +1716,7 @@ using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
-  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
+  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);   // ldmatrix reads, or loads of words
   uint32_t address;   // the address of the lane's first element in the first stage
   DEVICE MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16,
@@ -1751,7 +1751,7 @@ struct MmaReader {
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount, typename Stages>
 DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
   static_assert(sizeof(ExactMemory) <= sizeof(Stages), "the exact path needs room");
-  Acc zero[4] = {};   // an element becomes NaN if one of its sums is not finite
+  Acc zero[4] = {};   // the sums times zero: NaN if any of them is not finite
   UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
   if (__builtin_expect(!__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0)), true)) return;
   const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * XCopier::kBlockK);
@@ -1802,7 +1802,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
       if (!whole.value && m >= p.m) continue;
       AlignedArray<T, kNear> vector;
       UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[first_sum + e];
-      // Unsigned factors take half the instructions
+      // With unsigned factors the addresses take half as many instructions
       T *c = work.c, *to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;
       if (whole.value || (vectorized && n + kNear <= cols)) {
         *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
@@ -1832,7 +1832,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     }
     return zeros_above(0, kBlock);
   }
-  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);
+  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);   // units of a tile
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split,
                  end = first + units;
   if (splits == 1) {
@@ -1978,7 +1978,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   const auto view_x = make_view(kX, p, work), view_y = make_view(kY, p, work);
   MmaCopier<float, kXKMajor, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   MmaCopier<float, kYKMajor, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
-  float sum[32] = {}, total[32] = {};   // total: of the chains that have ended
+  float sum[32] = {}, total[32] = {};   // total: the sum of the chains that have ended
   const MmaReader<float, kXKMajor, true> x_reader(shared_address(memory.stage[0][0]), threadIdx.x / 32 * 16);
   const SplitTf32YSplitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
@@ -2151,7 +2151,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   __syncthreads();
   MmaFragments fragments[2];   // of this step, and of the next one
   read(0, 0, fragments[0]);
-  MmaSums<T> sum = {}, total = {};   // total: of the chains that have ended
+  MmaSums<T> sum = {}, total = {};   // total: the sum of the chains that have ended
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
@@ -2185,6 +2185,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
 
 // ---- mma kernel: launching.
 
+// The kernel of a product, or of a batch. fixup_kernel calls mma_compute for operands of any strides.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
@@ -2330,8 +2331,8 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 // Waits for tile number tile_seq of the tiles that this cluster requests, and returns it. Every role calls this for
 // every tile. No entry of the ring is overwritten too early, for two reasons:
 //   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring is longer than that.
-//   - Consumers wait for the mask warps at least once in each tile of a triangular operand. The only exception is a
-//     first tile that is a half beyond the last column.
+//   - The mask warps of SixteenBitPolicy cannot fall behind, since consumers wait for their masks in each tile of a
+//     triangular operand. The only exception is a first tile that is a half beyond the last column of C.
 template <typename Policy>
 DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2550,6 +2551,7 @@ struct NonFinite {
 
 // ---- 16-bit: what the kernel is given.
 
+// The arguments of a launch.
 struct SixteenBitProduct {
   CUtensorMap x, y;   // dimensions (k, line, batch) if the operand is K-major, (line, k, batch) if it is MN-major
   int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p.x_batch and p.y_batch, in steps of the third dimension
@@ -2577,7 +2579,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   }
   uint32_t w[4][4];
   using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-  Two zero[2] = {};   // an element becomes NaN if one of its sums is not finite
+  Two zero[2] = {};   // the sums times zero: NaN if any of them is not finite
   UNROLL for (int u = 0; u < 16; ++u) {
     const Two two{sum[2 * u], sum[2 * u + 1]};
     zero[u % 2] = __hfma2(two, Two(), zero[u % 2]);
@@ -2650,7 +2652,7 @@ DEVICE void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > diagonal_chunk : c < diagonal_chunk) *chunk(c) = uint4();
 }
 
-// The policy of one type, and of one way to lie in memory.
+// The policy for 16-bit types. The skeleton lists what the members of a policy do.
 //   kMajorX, kMajorY   1 if the operand is MN-major, 0 if it is K-major
 //   kWide              true: two CTAs compute a tile of 256 x 256, one above the other, and each copies half of Y for
 //                      both; false: one CTA computes a tile of 128 x 128
@@ -2682,7 +2684,8 @@ struct SixteenBitPolicy {
   }
   static DEVICE const ClusterTiles& tiles(const Product& args) { return args.tiles; }
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
-    ClusterTiles tiles = args.tiles;   // a tenth less code where the compiler knows the order of the tiles
+    ClusterTiles tiles = args.tiles;
+    // The compiler then knows the order of the tiles, which saves a tenth of the code
     if (kStoresTwice) tiles.order.x_range = tiles.order.y_range = KRange::kAll, tiles.order.c_lower = 1;
     return tiles.find_tile(number);
   }
@@ -2769,7 +2772,7 @@ struct SixteenBitPolicy {
     if (kStoresTwice || !is_masked(args.p)) return;
     const int row = threadIdx.x % kBlock;   // the row of a block that this thread masks
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
-    uint32_t parities = 0;   // one bit per stage: the parity that `landed` is awaited with
+    uint32_t parities = 0;   // the parity of the next phase of `landed`: one bit per stage
     PipelineState<kStages> pipeline;
     for (int tile_seq = 0; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++))
       NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, pipeline.advance()) {
@@ -2817,7 +2820,8 @@ struct SixteenBitPolicy {
     const int y_block = kOnDiagonal ? x_block : on_diagonal_of_c(args, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
     float sum[32 * kBoxes] = {};
-    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) make_opaque(sum[u]);   // zero before the first k-block lands
+    // Opaque, so that the compiler sets the sums to zero before the first k-block lands
+    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) make_opaque(sum[u]);
     auto block = [&](int u) {
       return make_descriptor(base + (pipeline.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024);
     };
@@ -2863,7 +2867,7 @@ struct SixteenBitPolicy {
     if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
       // The tile before may have ended with the box that is written first
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
-      constexpr int kFirst = kCols == 1;   // half of a small tile takes the box with which a whole tile ends
+      constexpr int kFirst = kCols == 1;   // half of a small tile takes box 1, with which a whole tile ends
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
@@ -2895,7 +2899,7 @@ struct SixteenBitPolicy {
     }
     if (__builtin_expect(again, 0)) {
       named_barrier_sync<128>(kGroupTeam + group);
-      __threadfence();   // a CTA that sums the box again writes to C after this warpgroup
+      __threadfence();   // this warpgroup's writes to C come before a CTA sums the box again
       const uint32_t first =
           (uint32_t(tile.batch) * ceil_div(args.p.m, kBlock) + row) * ceil_div(args.p.n, kBlock) + col;
       for (uint32_t bits = threadIdx.x % 128 == 0 ? again : 0; bits; bits &= bits - 1)
@@ -2973,6 +2977,7 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   return map;
 }
 
+// Launches the 16-bit kernel. The tail tiles, if there are any, are launched first, as a batch of products.
 template <typename T>
 static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   SixteenBitProduct args = {};
