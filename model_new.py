@@ -1716,7 +1716,7 @@ using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
-  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);   // ldmatrix reads, or loads of words
+  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);   // whether by ldmatrix
   uint32_t address;   // the address of the lane's first element in the first stage
   DEVICE MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16,
