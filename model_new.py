@@ -2178,7 +2178,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
   // No mask puts zeros into a dense product, so a sum that is not finite is right, unless operands are split
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // This CTA has read its stages, so that other CTAs may send sums there. They need nothing that it wrote: relaxed
+  // All threads have read the stages, so other CTAs may send sums there. Those CTAs need nothing that this CTA wrote,
+  // so the arrival is relaxed
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_arrived, plan.cluster_size == 1);
 }
@@ -2308,8 +2309,8 @@ template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory policy;
   ClusterTile next[kQueued];      // the ring of tiles from the queue
-  uint64_t next_full[kQueued];    // mbarriers: an entry of the ring is full
-  // mbarriers: a stage is full, or empty
+  uint64_t next_full[kQueued];    // mbarriers, one per entry of the ring: the tile is there
+  // mbarriers, two per stage: the k-block's data are there; all consumers have read them
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
@@ -2669,7 +2670,7 @@ struct SixteenBitPolicy {
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory: two per warpgroup
-    uint64_t landed[kStages];   // mbarriers: the copies have landed of a stage that is to be masked
+    uint64_t landed[kStages];   // mbarriers of stages that are to be masked: the copies have landed
     uint64_t sums_written;      // an mbarrier: all consumer warps of the CTAs that share k have written their sums
     uint32_t found;             // the box that the CTA sums again, exclusive-ored with the CTA's number; ~0 if none
     int part;                   // the part of that box
@@ -3007,7 +3008,7 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
 }
 """
 
-# nvcc compiles each of these strings separately, since they take the longest to compile.
+# Each of these launchers is a part of the source that nvcc compiles separately (_CUDA_PARTS): they take the longest.
 _CUDA_LAUNCH_FLOAT16 = r"""
 void launch_float16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__half>(p, gpu); }
 """
