@@ -121,12 +121,13 @@ _CUDA_TYPES = r"""
 // [hooks]
 #if defined(TRIL_MATMUL_RACECHECK)
 #define IF_RACECHECK(...) __VA_ARGS__
-// Every thread arrives at an mbarrier itself. Otherwise one thread arrives for its whole warp or team.
+// Racecheck wants every thread to arrive at an mbarrier itself. Otherwise one thread arrives for its warp or team.
 constexpr bool kEveryThreadArrives = true;
 #else
 #define IF_RACECHECK(...)
 constexpr bool kEveryThreadArrives = false;
 #endif
+// How many arrivals an mbarrier counts per consumer warp.
 [[maybe_unused]] constexpr int kWarpArrivals = kEveryThreadArrives ? 32 : 1;
 #if defined(TRIL_MATMUL_INITCHECK)
 #define IF_INITCHECK(...) __VA_ARGS__
@@ -139,6 +140,7 @@ constexpr bool kEveryThreadArrives = false;
 #define IF_DELAY(...)
 #endif
 
+// The table at the head of this section defines the three contractions.
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Mask : int { kFull = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // only a result can be kSymmetric
 // Which elements an operand has. A line is a row m of X or a column n of Y. The operand has the elements
@@ -168,7 +170,7 @@ struct Product {
   int64_t batches;           // batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   ElementType type;
-  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // sizes, and strides
+  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // the two are strides
 };
 
 struct Gpu {
@@ -188,6 +190,7 @@ struct Control {
 [[maybe_unused]] constexpr int64_t kControlsOffset = 8;
 
 enum Kernel : int { kExactKernel, kSplitTf32Kernel, kSixteenBitKernel, kMmaKernel, kFp16x3Kernel };
+// The name that explain() gives to each kernel, in the order of Kernel.
 [[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
 """
 
@@ -219,8 +222,8 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
 // Computes the gradients dx = G y^T and dy = x^T G of the float32 product x y of two triangles. The product has left
-// both operands packed in its workspace, `kept`, which has `bytes` bytes. Returns false, and launches nothing, if
-// is not the size of such a workspace. It also does so if torch's TF32 setting has changed since.
+// both operands packed in its workspace, `kept`, which has `bytes` bytes. Returns false, and launches nothing, if a
+// workspace has another size now. It also does so if torch's TF32 setting has changed since.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu);
 """
@@ -387,7 +390,8 @@ struct TileOrder {
     return {i, j, first_k(x_range, y_range, i * edge, j * edge),
             end_of_k(x_range, y_range, (i + 1) * edge, (j + 1) * edge, depth)};
   }
-  // Returns the tile at a position of the order. It finds the group first, by a root, and then the place in the group.
+  // Returns the tile at position tile_index of the order. It finds the group first, by a square root or a division,
+  // and then the position within the group.
   DEVICE Tile find_tile(int tile_index) const {
     // The row or column of tiles that is the group, where exactly one operand is triangular
     auto group_to_line = [&](int group) {
@@ -510,7 +514,8 @@ struct alignas(16) ClusterTile {
 struct ClusterTiles {
   TileOrder order;
   int batches;
-  int column_split_tiles;   // how many tiles, the first, have two numbers: for the left and right half of their columns
+  // The number of tiles, counted from the first, that are computed in two halves of columns. Each has two numbers
+  int column_split_tiles;
   // Whether the last tiles are halves of diagonal pairs. A pair is two tiles on the diagonal of a symmetric C and the
   // tile that shares its rows with one and its columns with the other. Two CTAs compute half of a pair each.
   bool diagonal_pairs;
@@ -519,6 +524,7 @@ struct ClusterTiles {
   int clusters;             // how many clusters are launched
   int tail_tiles;           // how many further tiles have no number, because last_on_diagonal computes them
 
+  // Returns the tile that has a number, with its k-blocks.
   DEVICE ClusterTile find_tile(uint32_t number) const {
     const int edge = order.edge, depth = order.depth;
     const bool is_column_half = number < 2u * column_split_tiles;
@@ -564,11 +570,12 @@ struct ClusterTiles {
 struct SplitTiles {
   ClusterTiles tiles;
   int longest;           // the most k-blocks of a split; a longer tile of a product with a triangle is split
-  int num_split_tiles;   // how many tiles of a dense product are split, the first; all its tiles have one length
+  int num_split_tiles;   // how many tiles of a dense product are split, counted from the first
   // How many partial sums of tiles one product leaves in memory: one per split, except for each tile's last split
   int partial_slots;
 
-  // The tiles of a group have equal lengths and equally many splits.
+  // The tiles of a group have equal lengths and equally many splits. A dense product has two groups: its split tiles,
+  // and its other tiles.
   HOST_DEVICE int groups() const { return tiles.order.masked() ? tiles.order.groups() : 2; }
   HOST_DEVICE int64_t tiles_in_group(int group) const {
     return tiles.order.masked() ? tiles.order.tiles_in_group(group)
@@ -612,9 +619,9 @@ _CUDA_POLICY = r"""
 
 // ---- Policy: the splits of the split-tf32 and the mma kernel.
 
-// 2026-11-24. A split has at least two k-blocks, since every split also has a start and an end to pay for. No tile is
-// split if the longest has fewer than three k-blocks. In 16-bit types that bound is five, since their k-blocks take
-// the least time.
+// 2026-11-24. Tiles of at most two k-blocks are not split, since every split has a start and an end to pay for. No
+// tile at all is split if the longest has fewer than three k-blocks. In 16-bit types that bound is five, since their
+// k-blocks take the least time.
 constexpr int kMinSplitKBlocks = 2, kMinSharedKBlocks = 3, kMinSharedKBlocks16Bit = 5;
 // If the GPU has no room for all clusters at once, only tiles of more than 8 / 5 of an even share are split.
 constexpr int64_t kCrowdedShareNumerator = 8, kCrowdedShareDenominator = 5;
@@ -665,11 +672,11 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
 
 // ---- Policy: the splits of the fp16x3 kernel.
 
-// 2026-11-23. A split costs about as much time as one k-block, so it has at least four k-blocks.
+// 2026-11-23. A split costs about as much time as one k-block. So tiles of at most four k-blocks are not split.
 constexpr int kMinFp16x3SplitKBlocks = 4;
-// With a triangular operand, the bound on a split is the average work of a cluster. Below 40 k-blocks of work the
-// bound is 1.25 times that, since a split then costs more than an even share saves. For the two gradients together it
-// is 1.5 times the work, below 20 k-blocks.
+// With a triangular operand, no split is longer than the average work of a cluster. If that is below 40 k-blocks, the
+// bound is 1.25 times as much, since a split then costs more than an even share saves. If it is below 20 k-blocks, the
+// bound for the two gradients together is 1.5 times as much.
 constexpr int64_t kFewKBlocks = 40, kFewKBlocksOfGradients = 20;
 
 // Returns the splits of the fp16x3 kernel. `products` products of one size share the clusters: 2 for two gradients.
@@ -829,8 +836,8 @@ inline int64_t batch_unit(const Product& p, const int64_t* strides) {
 // The source is compiled in several parts at once. The functions that the binding calls are in part 0 only.
 #if !defined(PART) || PART == 0
 
-// 2026-11-26. The mma kernel can read an operand that is not aligned to 16 bytes one element at a time. Up to this k
-// that takes less time than an aligned copy.
+// 2026-11-26. The mma kernel can read an unaligned operand element by element. Up to this k that takes less time than
+// to make an aligned copy first.
 constexpr int kMaxKByElements = 1024, kMaxKByElements16Bit = 64;
 // In elements. The limit of cuTensorMapEncodeTiled is 2^40 bytes.
 constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;
@@ -852,10 +859,10 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 
 // 2026-11-26. A product of at most 256 rows is computed whole on every GPU. Larger products are computed whole only on
 // GPUs of compute capability 9.0:
-//   of a triangle (`mirror` would be another launch)   up to 1024 rows, or up to two small tiles per SM
-//   X X^T, 2026-11-25                                  up to one small tile per two SMs
-//   X X^T, from k = 3072 on                            up to one small tile per four SMs
-// With a long k the half of C is faster, because more CTAs can share each of its tiles.
+//   L L^T                     up to 1024 rows, or up to two small tiles per SM; `mirror` would be another launch
+//   X X^T, 2026-11-25         up to one small tile per two SMs
+//   X X^T, from k = 3072 on   up to one small tile per four SMs
+// With a long k the lower triangle alone is faster, because more CTAs can share each of its tiles.
 constexpr int kMaxWholeSize = 256, kMaxWholeMaskedSize = 1024, kLongWholeK = 3072;
 
 bool is_computed_whole(const Product& p, const Gpu& gpu) {
@@ -868,17 +875,17 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
 
 // ---- Policy: which kernel computes a product.
 
-// 2026-11-22. N x N products in which X, Y and C are triangles. The bounds count that the gradients use the packed
-// operands, too. The fp16x3 kernel is the fastest above N = 1280 for one product with aligned operands. For all others
-// it is the fastest above N = 1151. From N = 768 on it is also the fastest if the batch has 1.25e10 multiply-adds,
-// counting N^3 for each product.
+// 2026-11-22. N x N products in which X, Y and C are triangles. The bounds take into account that the gradients use
+// the packed operands, too. For one product with aligned operands the fp16x3 kernel is the fastest above N = 1280. For
+// all others it is the fastest above N = 1151. From N = 768 on it is also the fastest if the batch has 1.25e10
+// multiply-adds, counting N^3 for each product.
 constexpr int kMinFp16x3Triangle = 1280, kMinFp16x3OtherTriangle = 1151, kMinFp16x3BatchedTriangle = 768;
 constexpr double kMinFp16x3BatchTerms = 1.25e10;
 // 2026-11-26. All other products: a fit to 761 products drawn at random. The unit of cost is one multiply-add of the
 // split-tf32 or the mma kernel.
 constexpr double kFp16x3Overhead = 4e8,     // what the fp16x3 kernel costs besides its tiles
                  kFp16x3TermCost = .45,     // what the fp16x3 kernel costs per multiply-add of its tiles
-                 kLongestTileShare = .23,   // what each SM costs at least, per multiply-add of the longest 64 x 64 tile
+                 kLongestTileShare = .23,   // the other kernels cost at least this share of one longest tile per SM
                  kByElementsFactor = 1.6;   // how much longer the other kernels take if they copy by elements
 
 // Whether the fp16x3 kernel is faster than the split-tf32 and the mma kernel. `chunks` says whether the operands can
@@ -898,8 +905,9 @@ static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
 // 2026-11-26. Up to this k the mma kernel is the faster one for three triangles, and for products of up to two tiles
 // per SM. The exceptions are L U and X X^T, for which it takes 2 us longer.
 constexpr int kShortK = 256;
-// 2026-11-25. Beyond it, the 16-bit kernel takes as long as its longest tile. The mma kernel is faster if
-// k is long in relation to `work`: the sum of the lengths of all tiles, divided by the number of SMs.
+// 2026-11-25. For longer k, the 16-bit kernel takes as long as its longest tile. Let `work` be the sum of the lengths
+// of all tiles, divided by the number of SMs. The mma kernel is faster if `work` is at most 1100 and k exceeds 4 / 3 of
+// `work` by 300. It has to exceed that by 640 if operands are triangular, except for three triangles.
 constexpr int64_t kMaxMmaWork = 1100;
 constexpr int64_t kMmaExtraK = 300, kMmaExtraKOneTriangle = 640;
 
@@ -971,7 +979,7 @@ namespace ptx = cuda::ptx;
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
 #else
-constexpr int kArch = 900;   // the host counts sizes as for Hopper
+constexpr int kArch = 900;   // host code assumes Hopper
 #endif
 
 // ---- PTX: addresses, clusters.
@@ -996,6 +1004,7 @@ DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
   return peer_address;
 }
+// Loads 16 bytes from the shared memory of another CTA of the cluster, at an address that address_in_peer returned.
 DEVICE float4 load_in_peer(uint32_t address) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
