@@ -3135,13 +3135,11 @@ DEVICE int num_line_blocks(const Fp16x3Product& args, Operand operand) {
   return ceil_div(operand == kX ? args.p.m : args.p.n, kBlock);
 }
 
-// Whether an operand has a block at `line` and k. k is a k-block of the product.
-// Whether an operand has a block at `line` and k. k is a k-block of the product.
+// Whether an operand has a block at this line and k-block. k must be a k-block of the product.
 DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int k) {
   return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
 }
 
-// The index of that block, counted from the first block of its matrix.
 // The index of that block, counted from the first block of its matrix.
 DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
   const Packed& packed = operand == kX ? args.x : args.y;
@@ -3154,12 +3152,10 @@ DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row,
 constexpr int kPackers = 256;   // threads per CTA of pack_blocks
 
 // A scaled element is split into hi + lo. hi is the nearest float16, and lo is the float16 nearest to the remainder.
-// Together they hold 22 bits. float16 ends at 2^-24, so scaled elements below 2^-3 may lose bits. A block that has such
-// an element is wide: its lo are stored at 2^11 times their value (Ootomo and Yokota, 2022). An element is an outlier
-// if its hi would be denormal, since tensor cores keep fewer bits of denormals. The metadata holds an outlier, and the
-// block holds a zero in its place (more: docs/kernel.md).
-//
-// A block is wide if hi + lo miss more than kTolerance of one of its elements.
+// Together they hold 22 bits. float16 ends at 2^-24, so scaled elements below 2^-3 may lose bits. A block is wide if
+// hi + lo miss more than kTolerance of one of its elements. Its lo are stored at 2^11 times their value (Ootomo and
+// Yokota, 2022). An element is an outlier if its hi would be denormal, since tensor cores keep fewer bits of denormals.
+// The metadata holds the outlier, and the block holds a zero in its place (more: docs/kernel.md).
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 // 2^-14 - 2^-25: the least value that is rounded to 2^-14, the smallest normal float16.
 constexpr float kLeastNormal = 0x1.FFCp-15f;
@@ -3223,9 +3219,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     int outliers;
     Outlier outlier[kMaxOutliers];   // not sorted yet
   } scratch;
-  // A quad is four neighbouring columns of a row. A thread packs so many quads.
+  // The number of quads per thread. A quad is four neighbouring columns of one row.
   constexpr int kQuads = kBlock * kBlock / kPackers / 4;
-  // An H200 packs about so many blocks at once. Their CTAs do not read the progress when they begin.
+  // About the number of blocks that an H200 packs at once. Their CTAs do not read the progress when they begin.
   constexpr int kFirstBlocks = 512;
   const int t = threadIdx.x;
   const bool is_x = blockIdx.x < args.x_blocks;
@@ -3310,9 +3306,6 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
         if (e >= existing) block[i][e] = 0.0f;
     }
   }
-  // Find the largest magnitude and the least one that is not zero, by their bits. The bits have the order of the
-  // magnitudes, with Inf and NaN above all numbers. `least` is the magnitude less 1, so that a zero wraps around to the
-  // greatest value.
   // Find the largest magnitude and the least one that is not zero, by their bits. The bits have the order of the
   // magnitudes, with Inf and NaN above all numbers. `least` is the magnitude less 1, so that a zero wraps around to the
   // greatest value.
@@ -3407,15 +3400,15 @@ enum KBlockFlag : int {
   kHasX = 8,               // << warpgroup: its block of X exists
   kHasY = 32,              // << column block (0 to 3): this block of Y exists
   kWideX = 512,            // << warpgroup: its block of X is wide
-  kWideY = 2048,           // << half of the columns: one of the two blocks of Y is wide
+  kWideY = 2048,           // << half of the columns: at least one of its two blocks of Y is wide
   kTileSeq = 8192          // * (KBlock::next_tile_seq % (2 * kQueued)), in bits 13 to 16
 };
 
 // ---- fp16x3: the rows of a warpgroup.
 
 // The row block of a tile that a warpgroup computes: 0 and 3 in the first CTA, 1 and 2 in the second. At the end of k a
-// lower X has blocks only in its last rows. With this order both CTAs have work there. With rows 0 and 1 in the first
-// CTA, it would wait for the second one: 1 % of the time at N = 4096 (H200, 2026-11-29).
+// lower X has blocks only in its last rows. With this order both CTAs have work there. With row blocks 0 and 1 in the
+// first CTA, that CTA would wait for the second one: 1 % of the time at N = 4096 (H200, 2026-11-29).
 DEVICE int row_block_in_tile(int rank, int group) { return group ? 3 - rank : rank; }
 
 // ---- fp16x3: split-K through memory.
@@ -3980,8 +3973,8 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 _CUDA_INVERSE = r"""
 // ---- Inverse: rows of it, by substitution.
 
-// Computes 64 rows of C = X^-1, from row 64 * `row` on. `before` is the product of two matrices: the same rows of X,
-// left of the diagonal block, and the rows of C above. It is contiguous. Each thread solves for one column of C by
+// Computes 64 rows of C = X^-1, from row 64 * `row` on. The contiguous matrix `before` is the product of two matrices:
+// the same rows of X, left of the diagonal block, and the rows of C above. Each thread solves for one column of C by
 // forward substitution, four rows at a time. C becomes zero to the right of the diagonal block. unit: the diagonal of X
 // counts as 1 and is not read.
 template <typename T>
@@ -4065,11 +4058,11 @@ static Packed describe_packed(const Product& p, Operand operand) {
 
 // ---- fp16x3, launching: the workspace.
 
-// The device memory of fp16x3 products besides operands and C, in one allocation. It begins with the word of Progress.
-// What pack_blocks resets comes next, with the Controls at its beginning, and then everything else.
+// The device memory that fp16x3 products need besides operands and C, in one allocation. The order is: the word of
+// Progress, what pack_blocks resets (the Controls first), and everything else.
 struct Workspace {
   // The size of a workspace, modulo 128, is the version of this layout. A change of the layout needs another number.
-  // By it gradients refuse packed operands of another build of this file, without reading the device's memory.
+  // With it gradients refuse packed operands of another build of this file, without reading the device's memory.
   static constexpr int kLayoutVersion = 1;
   static_assert(kLayoutVersion > 0 && kLayoutVersion < 128, "sizes are multiples of 128 and this");
   Fp16x3Product product[2];   // one product, or both gradients
@@ -4252,8 +4245,9 @@ struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
   mutable Tensor workspace;   // keeps the allocated memory until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    // The functions of the driver need a context. This call makes one if the thread has none. Unlike cudaSetDevice, it
-    // keeps a context that is there, such as a green context. The guard makes no context if the device is current.
+    // The driver's functions need a context. The query of priorities makes one if the thread has none. Unlike
+    // cudaSetDevice, it keeps a context that the thread has, such as a green context. The guard makes no context if the
+    // device is already current.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -4378,8 +4372,8 @@ Tensor padded_copy(const Tensor& t) {
 
 // ---- Binding: what the kernels can be given.
 
-// Whether the memory of a tensor has its values as they are. A subclass (DTensor), one of torch's wrappers or a negated
-// view has other values.
+// Whether the kernels can read a tensor from its memory as it is. This excludes subclasses (DTensor), torch's wrappers
+// (as under vmap) and negated views.
 bool is_memory(const Tensor& t) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
@@ -4396,7 +4390,7 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   const Structure masks(structure, contraction);
   // The dimension of k is x_k in X and y_k in Y. The other dimension of X is -3 - x_k.
   const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;
-  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // kernels read only one of them
+  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // the kernels read only one
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kFull || x.size(-1) == x.size(-2)) &&
          (masks.y == kFull || y.size(-1) == y.size(-2)) && (masks.c == kFull || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
@@ -4439,8 +4433,8 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kFp16x3Kernel ? on.workspace : Tensor()};
 }
 
-// What `explain` reports of each product of a batch: whether it fell back, and how many outliers it has. The workspace
-// is the one that `product` returned.
+// Returns the Control of each product of a batch, for `explain`: whether the product fell back, and how many outliers
+// it has. `workspace` is what `product` has returned.
 Tensor controls(const Tensor& workspace, int64_t batches) {
   static_assert(sizeof(Control) == 2 * sizeof(int), "fallback, outliers");
   return workspace.narrow(0, kControlsOffset, batches * int64_t(sizeof(Control))).view(at::kInt).view({-1, 2});
@@ -4456,11 +4450,11 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
-  // An upper C was computed as C^T = Y^T X^T, so Y^T is in the place of X, and the gradients are in each other's places
+  // An upper C was computed as C^T = Y^T X^T. The first operand is Y^T, so dY takes the place of dX, and dX that of dY.
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
-  // torch's TF32 setting has changed since the forward, or a hook has changed what was saved. For example, a matrix
-  // that the batch shared is now several matrices, or the workspace has another size.
+  // torch's TF32 setting has changed since the forward, or a saved-tensor hook has changed something. For example,
+  // one matrix that the batch shared has become several, or the workspace has another size.
   return {};
 }
 
