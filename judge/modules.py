@@ -24,10 +24,13 @@ def assigned(text):
     except SyntaxError:  # the process that executes the file says so
         statements = []
     for statement in statements:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        is_name = len(targets) == 1 and isinstance(targets[0], ast.Name)
-        if is_name and all(isinstance(node, LITERAL) for node in ast.walk(statement.value)):
-            yield targets[0].id, statement.value
+        target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+        pairs = [(target, statement.value)] if isinstance(target, ast.Name) else []
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):  # as in: rows, columns = 3, 4
+            pairs = zip(target.elts, statement.value.elts, strict=False)
+        for name, value in pairs:
+            if isinstance(name, ast.Name) and all(isinstance(node, LITERAL) for node in ast.walk(value)):
+                yield name.id, value
 
 
 def constants(text):

@@ -73,11 +73,11 @@ def f():
 
 
 def test_constants_can_be_changed():
-    assert modules.constants(FILE) == {"batch_size": 32, "shape": (3, 5)}
+    assert modules.constants(FILE) == {"batch_size": 32, "shape": (3, 5), "name": "x", "other": 2}
     names = {}
-    exec(modules.with_constants(FILE, {"batch_size": 7, "shape": (1, 2)}), names)
-    assert (names["batch_size"], names["shape"], names["derived"], names["name"]) == (7, (1, 2), 8, "x")
-    with pytest.raises(ValueError, match="size is no constant of the reference; these are: batch_size, shape"):
+    exec(modules.with_constants(FILE, {"batch_size": 7, "shape": (1, 2), "other": 30, "name": "longer"}), names)
+    assert (names["batch_size"], names["shape"], names["derived"], names["name"], names["other"]) == (7, (1, 2), 8, "longer", 30)
+    with pytest.raises(ValueError, match="size is no constant of the reference; these are: batch_size, shape, name, other"):
         modules.with_constants(FILE, {"size": 1})
 
 
