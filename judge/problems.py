@@ -42,6 +42,11 @@ def setting(run):
     return f"{dtype or 'its own dtypes'}{tf32} on {run.device_name}"
 
 
+def are_of_tf32(errors):
+    """Whether errors of float32 results are of the size that TF32 makes."""
+    return bool(errors) and max(errors) < 2.0**-8 and statistics.median(errors) > 2.0**-16
+
+
 def unwritten(element):
     return ", never written? (the judge fills free memory with NaN)" if math.isnan(element) else ""
 
@@ -456,8 +461,7 @@ class Products:
         if all(row["input"].endswith(MODES["gradients"]) for row in wrong):
             hints.append("each forward call is right, and --forward-only leaves gradients out")
         errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls
-        of_tf32 = bool(errors) and max(errors) < 2.0**-8 and statistics.median(errors) > 2.0**-16
-        if self.dtype == torch.float32 and not self.run.tf32 and of_tf32:
+        if self.dtype == torch.float32 and not self.run.tf32 and are_of_tf32(errors):
             hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
         raises = all("the solution raises " in row["detail"] for row in wrong)
         words = r"AssertionError|\b(sizes?|shapes?|dimensions?|multiple|divisible)\b"
@@ -758,7 +762,10 @@ class Anything:
 
     def hint(self):
         """What may be the cause of what was found."""
-        wrong = [row["input"] for row in self.run.report.rows if row["detail"]]
+        rows = [row for row in self.run.report.rows if row["detail"]]
+        wrong = [row["input"] for row in rows]
+        if self.run.cuda and not self.run.tf32 and are_of_tf32([row.get("error", math.inf) for row in rows]):
+            return "the errors are of TF32's size, and --tf32 allows it to both"
         if wrong and all(name.endswith(", gradients") for name in wrong):
             return "each forward call is right, and gradients are judged with --gradients alone"
         if wrong and all(name.endswith(", eval") for name in wrong):
