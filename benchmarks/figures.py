@@ -1,13 +1,18 @@
 """Draws docs/figures/*.svg from the records of benchmarks/benchmark.py. Needs matplotlib (`pip install -r requirements-dev.txt`).
 
-    python benchmarks/figures.py            draw them
-    python benchmarks/figures.py --check    exit with 1 if one of them is not what would be drawn, and change nothing
+    python benchmarks/figures.py            Draws them.
+    python benchmarks/figures.py --check    Exits with 1 if a figure is not up to date, and changes nothing.
 
-time.svg and error.svg have time and error against N, of ours, of what a user could pick instead, and of what no kernel goes below;
-where.svg where the time of one product at N = 4096 goes. pipeline.svg and order.svg need no record: the stages of a float32 CTA, by a model
-of their copies and products, and the order of tiles. The background is transparent and every colour a middle tone, to be read on light
-pages and on dark ones. A figure carries a digest of this file and of its records. That is what --check compares, because another
-matplotlib draws the same figure in other bytes.
+    figure         what it has
+    time.svg       The time against N of ours, of what a user could pick instead, and of limits that no kernel goes below.
+    error.svg      The error against N of ours, and of what a user could pick instead.
+    where.svg      The parts of the time of one product at N = 4096.
+    pipeline.svg   The stages of a float32 CTA, by a model of their copies and products. It needs no record.
+    order.svg      The order of tiles. It needs no record.
+
+The background is transparent, and every colour is a middle tone, so that figures are readable on light and on dark pages. A figure
+carries a digest of this file and of its records. That is what --check compares, because another matplotlib draws the same figure in
+other bytes.
 """
 
 import functools
@@ -25,20 +30,20 @@ FOLDER = tables.ROOT / "docs" / "figures"
 INK = "#7d8793"  # text and axes; contrast 3.7 to 1 on white, 5 to 1 on GitHub's dark pages
 STYLE = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
 STYLE |= {"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False}
-STYLE |= {"svg.hashsalt": "tril_matmul"}  # else names of clip paths are random
+STYLE |= {"svg.hashsalt": "tril_matmul"}  # without a salt, the names of clip paths are random
 MARKED = {"linewidth": 1.8, "marker": "o", "markersize": 4, "zorder": 3.8}
-SIDES = {  # of a row of peers.json, the slowest first -> its curve
+SIDES = {  # key in a row of peers.json -> its curve, the slowest first
     "reference": {"label": "tril(matmul)", "color": "#d65a5a", **MARKED},
     "strmm": {"label": "cuBLAS TRMM", "color": "#9a70d6", **MARKED},
     "triton": {"label": "Triton, tf32x3", "color": "#2f9e74", **MARKED},
     "tf32": {"label": "TF32 (not float32)", "color": "#d8802b", **MARKED},
     "ours": {"label": "ours", "color": "#2f81f7", **MARKED, "linewidth": 3.0, "zorder": 5.0},
 }
-LIMITS = {  # of limits.json
+LIMITS = {  # key in a row of limits.json -> its curve
     "float16_product_uniform": {"label": "limit: tensor cores", "color": INK, "linewidth": 1.4, "dashes": (5, 2)},
     "copy": {"label": "limit: memory", "color": INK, "linewidth": 1.4, "dashes": (1, 2)},
 }
-MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # what a part of a product does, whoever does it
+MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # the colours of what a part of a product does
 PART_COLOURS = dict.fromkeys(("tile_product", "cuBLAS, as many float16 products"), MULTIPLIES)
 PART_COLOURS |= {"pack_blocks": MOVES, "copy": MOVES, "": INK}
 
@@ -61,7 +66,7 @@ def draw_time(axes, peers, limits):
     draw_curves(axes, "median_us", [row for row in peers["rows"] if row.quiet], limits["rows"])
     axes.set_title("C = tril(A) tril(B), float32: µs, lower is better")
     for row in peers["rows"]:
-        if row["N"] == 4096 and row["dtype"] == "float32":  # where the ratio is said
+        if row["N"] == 4096 and row["dtype"] == "float32":  # the place of the ratio
             ours, reference = row["ours"]["median_us"], row["reference"]["median_us"]
             axes.annotate("", (4096, reference), (4096, ours), arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 4, "shrinkB": 4})
             place = {"xytext": (-5, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
@@ -69,12 +74,12 @@ def draw_time(axes, peers, limits):
 
 
 def draw_error(axes, peers):
-    draw_curves(axes, "norm_error", peers["rows"])  # which nobody disturbs
+    draw_curves(axes, "norm_error", peers["rows"])  # all rows, because other processes do not change errors
     axes.set_title("Error against float64, |C − exact| / |exact| (Frobenius), float32")
 
 
 def draw_where(axes, profile, limits):
-    """Bars: what ncu saw of each kernel, the call as a whole, and what its parts take as cuBLAS and a copy do them."""
+    """Draws three bars: the times of the kernels by ncu, the time of a call, and the times of its parts by cuBLAS and a copy."""
     row = next((row for row in limits["rows"] if row["N"] == 4096), limits["rows"][-1])
     parts = {"copy": row["copy"], "cuBLAS, as many float16 products": row["float16_product_uniform"]}
     bars = {
@@ -99,16 +104,17 @@ def draw_where(axes, profile, limits):
 
 # ---- Pictures of docs/kernel.md. -------------------------------------------------------------------------------------
 
-STAGES = 7  # of shared memory; a k-block takes three
-LANDS, TAKEN_IN = 700, 512  # cycles: from asking for a copy until it begins to land, and for an SM to take in 32 KB
-MULTIPLIED, PROMOTED = 768, 250  # cycles: 12 wgmma of 64 x 128, and promoting their sums
-FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # of one k-block each
+STAGES = 7  # stages in shared memory; a k-block takes three
+LANDS, TAKEN_IN = 700, 512  # cycles from the request for a copy until it begins to land, and cycles that 32 KB take into an SM
+MULTIPLIED, PROMOTED = 768, 250  # cycles of 12 wgmma of 64 x 128, and of promoting their sums
+FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # the colours of four k-blocks
 
 
 def model_pipeline(k_blocks):
-    """(stages, consumers): [(stage, k-block, part, asked, full, released)] and [(consumer, k-block, half, begun, multiplied, promoted)].
+    """Returns two lists of tuples, with times in cycles.
 
-    A producer asks for the parts of one k-block after the other, as soon as their stages are free: Y's first columns, X, Y's other columns.
+    The first has (stage, k-block, part, asked, full, released). The second has (consumer, k-block, half, begun, multiplied, promoted).
+    A producer asks for the parts of a k-block as soon as their stages are free, in the order Y's first columns, X, Y's other columns.
     Two consumers take turns at the tensor cores, for one half of the columns after the other.
     """
     released, stages, consumers = [0] * STAGES, [], []
@@ -134,7 +140,7 @@ def model_pipeline(k_blocks):
 
 
 def draw_pipeline(axes):
-    """Each stage over time, as it is filled and read, and each consumer, as it multiplies and promotes."""
+    """Draws each stage over time, as it is filled and read, and each consumer, as it multiplies and promotes."""
     stages, consumers = model_pipeline(4)
     label = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "#0d1117"}
     names = ("Ya", "X", "Yb")
@@ -156,18 +162,18 @@ def draw_pipeline(axes):
 
 
 def place_of_tile(contraction, row, col, rows):
-    """Where a tile of a lower triangular C comes in the order of `TileOrder`, from 0 on: the longest first."""
+    """Returns the place of a tile of a lower triangular C in the order of `TileOrder`, from 0 on. The longest tiles come first."""
     group, place = {"NN": (rows - 1 - row + col, col), "NT": (rows - 1 - col, row - col), "TN": (row, col)}[contraction]
     return group * (group + 1) // 2 + place
 
 
 def length_of_tile(contraction, row, col, rows):
-    """In tiles of k."""
+    """Returns the length of a tile's range of k, in tiles."""
     return {"NN": row - col + 1, "NT": col + 1, "TN": rows - row}[contraction]
 
 
 def draw_order(axes, rows=8):
-    """Three triangles of tiles, numbered as they are taken, the darker the longer."""
+    """Draws three triangles of tiles, numbered in the order in which they are taken. Longer tiles are darker."""
     names = {"NN": "C = A B: by diagonals", "NT": "dA = G Bᵀ: by columns", "TN": "dB = Aᵀ G: by rows"}
     for panel, (contraction, name) in enumerate(names.items()):
         left = panel * (rows + 2)
@@ -192,7 +198,7 @@ FIGURES = {  # name -> records, how they are drawn, inches
 
 
 def content_of(name, results):
-    """A figure's records, and the digest of them and of this file. Raises tables.TableError."""
+    """Returns a figure's records, and the digest of them and of this file. Raises tables.TableError if a record is missing."""
     if name not in FIGURES:
         raise tables.TableError(f"there is no figure '{name}'; accepted: {', '.join(FIGURES)}")
     records = [tables.read_record(results, suite) for suite in FIGURES[name][0]]
@@ -201,7 +207,7 @@ def content_of(name, results):
 
 
 def draw(name, results, file):
-    """One figure into a file (or file object)."""
+    """Draws one figure into a file or a file object."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -219,7 +225,7 @@ def draw(name, results, file):
 
 
 def redrawn(path, results):
-    """What draws a figure anew; None where it is up to date."""
+    """Returns a function that draws a figure anew, or None if the figure is up to date."""
     _, digest = content_of(path.stem, results)
     current = path.exists() and f"benchmarks/figures.py, from {digest}<" in path.read_text(encoding="utf-8")
     return None if current else lambda: draw(path.stem, results, path)

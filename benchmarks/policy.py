@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Prints which kernel computes what on an H200, with which tiles and how many splits, as the policy section of model_new.py decides it.
+"""Prints a table of the kernels that compute products on an H200, with their tiles and the number of splits.
 
-    python benchmarks/policy.py            prints the table
-    python benchmarks/policy.py --write    puts it into docs/kernel.md, between its markers
-    python benchmarks/policy.py --check    exits with 1 if docs/kernel.md has another table
+The policy section of model_new.py decides what the table has.
 
-It compiles three sections of model_new.py for the host, so it needs a C++ compiler (CXX, c++ or g++) but no GPU and no nvcc.
+    python benchmarks/policy.py            Prints the table.
+    python benchmarks/policy.py --write    Puts it into docs/kernel.md, between its markers.
+    python benchmarks/policy.py --check    Exits with 1 if docs/kernel.md has another table.
+
+The script compiles three sections of model_new.py for the host, so it needs a C++ compiler (CXX, c++ or g++) but no GPU and no nvcc.
 """
 
 import argparse
@@ -24,7 +26,7 @@ BEGIN, END = "<!-- begin policy: python benchmarks/policy.py --write -->", "<!--
 SECTIONS = ("_CUDA_TYPES", "_CUDA_SCHEDULE", "_CUDA_POLICY")
 SIZES = (64, 256, 512, 768, 1024, 1280, 2048, 4096, 8192)
 
-# What of CUDA the sections name.
+# The names of CUDA that the sections use.
 PRELUDE = r"""
 #include <algorithm>
 #include <cmath>
@@ -55,7 +57,7 @@ const Problem problems[] = {
 };
 const Gpu h200 = {132, 9, nullptr, nullptr};
 
-// Row-major operands that are aligned; of gram Y is X, transposed.
+// Operands are row-major and aligned. For gram, Y is the transpose of X.
 Product product_of(const Problem& problem, ElementType type, int n) {
   static float memory[2][4];
   Product p = {};
@@ -69,7 +71,8 @@ Product product_of(const Problem& problem, ElementType type, int n) {
   return p;
 }
 
-// The splits of the tile with most of them. An H200 has room for 90 clusters of four CTAs, three on each SM, or 60, two on each.
+// Returns the largest number of splits that a tile has. An H200 has room for 90 clusters of four CTAs if an SM has three CTAs, and
+// for 60 if an SM has two.
 int most_splits(const Product& p, int block_k, int clusters_at_once, int ctas_per_sm) {
   const SplitPlan plan = choose_split_plan(p, block_k, clusters_at_once, clusters_at_once / ctas_per_sm);
   int splits = 1;
@@ -116,7 +119,7 @@ int main() {
 
 
 def sections(path):
-    """The text of each section: the first string in its assignment."""
+    """Returns the text of each section, which is the longest string in its assignment."""
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in SECTIONS:
@@ -129,7 +132,7 @@ def sections(path):
 
 
 def table(path=ROOT / "model_new.py"):
-    """The table in Markdown."""
+    """Returns the table in Markdown."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         sys.exit("no C++ compiler was found; set the environment variable CXX to one")

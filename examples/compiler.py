@@ -1,19 +1,21 @@
-"""Prints the pip packages that bring an nvcc for the installed torch, if the machine has no CUDA toolkit of its version.
+"""Prints the pip packages that bring an nvcc for the installed torch, on a machine without a CUDA toolkit.
 
-python examples/compiler.py | xargs -r pip install
+The next command installs the packages. If there are none, the script says why on standard error, and the command does nothing.
 
-If there is nothing to install, the script says why on standard error, and this command does nothing.
+    python examples/compiler.py | xargs -r pip install
 """
 
 import argparse
 import sys
 
-# All get the version of torch's CUDA. The requirements of nvcc alone would bring the newest nvvm, whose PTX an older ptxas refuses.
+# All packages have the version of torch's CUDA. The requirements of nvcc alone would bring the newest nvvm. An older ptxas refuses its
+# PTX.
 PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 
 
 def packages(cuda):
-    """What pip is to install for torch.version.cuda. ValueError says why it has nothing."""
+    """Returns the packages that pip is to install for `cuda`, which is torch.version.cuda. If there are none, a ValueError says
+    why."""
     if cuda is None:
         raise ValueError("this torch is for CPUs, and nothing has to be compiled")
     if int(cuda.split(".")[0]) < 13:

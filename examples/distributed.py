@@ -1,8 +1,10 @@
 """Several GPUs: batches of products as DTensors, and the columns of one product spread over the ranks.
 
-    torchrun --nproc-per-node 2 examples/distributed.py                      nccl on GPUs, gloo on a CPU
+Without torchrun the script runs in one process, to compare with. GPUs communicate by nccl, and CPUs by gloo.
+
+    torchrun --nproc-per-node 2 examples/distributed.py
     torchrun --nproc-per-node 2 examples/distributed.py --size 32768
-    python examples/distributed.py                                           one process, to compare with
+    python examples/distributed.py
 
 register() tells torch.distributed.tensor how to divide the operators of model_new.py. Its functions then take DTensors.
 column_parallel() computes one product. Every rank has all of A, and each rank has some columns of B and the same columns of C.
@@ -31,7 +33,7 @@ from timing import add_device, milliseconds, name_of, relative_error  # noqa: E4
 import model_new  # noqa: E402
 from model_new import triangular_matmul, tril_matmul  # noqa: E402
 
-NN, NT, TN = model_new._NN, model_new._NT, model_new._TN  # X Y, X Y^T, X^T Y, as the operator takes them
+NN, NT, TN = model_new._NN, model_new._NT, model_new._TN  # the operator's numbers for X Y, X Y^T and X^T Y
 ALL, LOWER = model_new._FULL, model_new._TRIL  # masks: which elements a matrix has
 
 LARGEST_ERROR = 1e-6  # |C - exact| / |exact| in float32
@@ -40,7 +42,7 @@ LARGEST_ERROR = 1e-6  # |C - exact| / |exact| in float32
 
 
 def product_placements(X, Y, contraction, structure):
-    """The placements of C, X and Y along one dimension of a mesh, where C[i, j] is the sum over k of X[i, k] Y[k, j].
+    """Returns the placements of C, X and Y along one dimension of a mesh, where C[i, j] is the sum over k of X[i, k] Y[k, j].
 
     A leading dimension may always be divided. An index i, j or k may be divided if neither of the two matrices with this index is
     triangular or symmetric. Two examples are the columns of X in triangular_matmul(A, X), and the columns of X in gram(X), where each rank
@@ -59,15 +61,15 @@ def product_placements(X, Y, contraction, structure):
 
 
 def inverse_placements(L, unitriangular):
-    """Inverses may be divided over leading dimensions."""
+    """Returns the placements of an inverse and of L along one dimension of a mesh. Only leading dimensions may be divided."""
     ways = [Shard(d) for d in range(L.ndim - 2)]
     warn_of_gathering("inverse", ("L", L, set(ways)))
     return [([way], [way, None]) for way in (Replicate(), *ways)]
 
 
 def warn_of_gathering(operator, *operands):
-    """Warns that DTensor will gather an operand that cannot stay divided, as it does for its own operators. DTensor caches its decision, so
-    that there is one warning per shape."""
+    """Warns that DTensor will gather an operand that cannot stay divided. torch's own operators are treated likewise. DTensor
+    caches its decision, so that there is one warning per shape."""
     for name, T, known in operands:
         wrong = [place for place in T.placements if place.is_shard() and place not in known]
         if wrong:
@@ -85,8 +87,8 @@ def register():
     DTensors that are replicated, or sharded over leading dimensions, are multiplied without communication. If one operand is replicated
     and the other is sharded, each rank uses its part of the replicated one, and an all-reduce sums that operand's gradient.
 
-    Some operands are gathered first: those with a sharded dimension that is no multiple of the mesh's size and, with a warning, those in
-    a placement that product_placements does not allow. Partial sums are added first. A dimension of size 1 that is broadcast must be
+    An operand is gathered first if a sharded dimension is no multiple of the mesh's size. It is also gathered, with a warning, if
+    product_placements does not allow its placement. Partial sums are added first. A dimension of size 1 that is broadcast must be
     replicated beforehand, because torch cannot expand a sharded dimension.
 
     Call it again after model_new.py was executed again, which defines the operators anew.
@@ -97,22 +99,23 @@ def register():
 
 # ---- (b) One product: the order of its columns. ----------------------------------------------------------------------
 #
-# Column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds, so that the first half of the columns has 7/8 of the work. Columns are
-# therefore cut into 2 * world * folds blocks of equal width. A fold is 2 * world consecutive blocks. Its blocks go to the ranks 0, 1, ..,
-# world - 1 and then back, world - 1, .., 1, 0. Every other fold goes to the ranks in reverse. The way back evens out work that falls
-# linearly, and the reversal most of the remaining difference: with two ranks and two folds, both ranks have the same work. In the folded
-# order the blocks of rank 0 come first, then the blocks of rank 1, and so on.
+# Column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds. The first half of the columns therefore has 7/8 of the work.
+#
+# So columns are cut into 2 * world * folds blocks of equal width. A fold is 2 * world consecutive blocks. Its blocks go to the ranks
+# 0, 1, .., world - 1 and then back, world - 1, .., 1, 0. Every other fold goes to the ranks in reverse. The way back evens out work
+# that falls linearly. The reversal evens out most of the remaining difference. With two ranks and two folds, both ranks have the same
+# work. In the folded order the blocks of rank 0 come first, then the blocks of rank 1, and so on.
 
 
 def blocks_of(rank, world, folds):
-    """The numbers of a rank's blocks, ascending."""
+    """Returns the numbers of a rank's blocks in ascending order."""
     there_and_back = [*range(world), *reversed(range(world))]
     owners = [world - 1 - owner if fold % 2 else owner for fold in range(folds) for owner in there_and_back]
     return [block for block, owner in enumerate(owners) if owner == rank]
 
 
 def folded_order(N, world, folds):
-    """The matrix's column number for each column of the folded order. N must be a multiple of 2 * world * folds."""
+    """Returns the matrix's column number for each column of the folded order. N must be a multiple of 2 * world * folds."""
     if world < 1 or folds < 1 or N % (2 * world * folds):
         raise ValueError(f"column_parallel: {N} columns cannot be cut into 2 * {world} * {folds} blocks (ranks, folds) of equal width")
     blocks = torch.arange(N).view(2 * world * folds, N // (2 * world * folds))
@@ -120,17 +123,18 @@ def folded_order(N, world, folds):
 
 
 def fold(T, world, folds):
-    """The columns of a matrix (N, N) in the folded order; distribute_tensor(.., mesh, [Shard(1)]) then gives each rank its blocks."""
+    """Returns the columns of a matrix (N, N) in the folded order. distribute_tensor(.., mesh, [Shard(1)]) then gives each rank its
+    blocks."""
     return T[:, folded_order(T.shape[1], world, folds).to(T.device)]
 
 
 def unfold(T, world, folds):
-    """The inverse of fold."""
+    """Undoes fold."""
     return T[:, folded_order(T.shape[1], world, folds).argsort().to(T.device)]
 
 
 def multiply_adds(N, world, folds):
-    """The multiply-adds of each rank: the sum of (N - j) (N - j + 1) / 2 over its columns j."""
+    """Returns the multiply-adds of each rank, which are the sum of (N - j) (N - j + 1) / 2 over its columns j."""
     left = N - folded_order(N, world, folds)
     return (left * (left + 1) // 2).view(world, -1).sum(1).tolist()
 
@@ -145,13 +149,13 @@ class ColumnBlocks(torch.autograd.Function):
 
         C1 = tril(A11) tril(B1),    C2 = A21 tril(B1) + tril(A22) B2
 
-    which leaves out every product with a zero. (With eight blocks, one triangular_matmul(A, tril(B)) from the diagonal block on would do a
-    fifth more work.) This is an autograd.Function so that results are written in place; autograd would copy C twice to join slices.
+    which leaves out every product with a zero. With eight blocks, one triangular_matmul(A, tril(B)) from the diagonal block on would do
+    a fifth more work. An autograd.Function can write results in place. Without it, autograd would copy C twice to join slices.
     """
 
     @staticmethod
     def parts(N, starts, columns):
-        """For each block: its place in B and C, the rows of its diagonal block, and the rows below."""
+        """Yields three slices for each block: its columns in B and C, the rows of its diagonal block, and the rows below."""
         width = columns // len(starts)
         for number, start in enumerate(starts):
             yield slice(number * width, (number + 1) * width), slice(start, start + width), slice(start + width, N)
@@ -191,16 +195,17 @@ def column_parallel(A, B, mesh, folds=2):
     """C = tril(A) tril(B), each rank computing its own columns.
 
     Args:
-        A: DTensor (N, N); replicated, else it is gathered.
-        B: DTensor (N, N) with columns in the folded order (see fold), sharded over its columns: [Shard(1)].
-        mesh: a DeviceMesh with one dimension.
-        folds: more folds spread the work more evenly, in smaller products. N must be a multiple of 2 * mesh.size() * folds.
+        A: A DTensor (N, N). If it is not replicated, it is gathered.
+        B: A DTensor (N, N) with columns in the folded order (see fold). It is sharded over its columns, [Shard(1)].
+        mesh: A DeviceMesh with one dimension.
+        folds: The number of folds. More folds spread the work more evenly, in smaller products. N must be a multiple of
+            2 * mesh.size() * folds.
 
     Returns:
-        C, a DTensor laid out as B is: in the folded order, [Shard(1)].
+        A DTensor C, which has the folded order and the placement of B.
 
     The forward pass needs no communication. In the backward pass dB stays where B is. Each rank computes its columns' contribution to dA,
-    and one all-reduce of N * N elements adds the contributions. Differentiable once.
+    and one all-reduce of N * N elements adds the contributions. C is differentiable once.
     """
     if mesh.ndim != 1:
         raise ValueError(f"column_parallel: mesh must have one dimension, but has shape {tuple(mesh.shape)}")
@@ -228,25 +233,25 @@ def column_parallel(A, B, mesh, folds=2):
 
 
 def normal(*shape, seed, device):
-    """Normal values, the same on every rank."""
+    """Returns a tensor of normal values, which are the same on every rank."""
     return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed), device=device)
 
 
 def with_gradients(function, *operands, G):
-    """The result of a function, and its gradients if the gradient of the result is G."""
+    """Returns the result of a function, and the gradients of its operands if G is the gradient of the result."""
     operands = [T.detach().requires_grad_() for T in operands]
     C = function(*operands)
     return C.detach(), *torch.autograd.grad(C, operands, G)
 
 
 def exact(A, B, G):
-    """Computes C, dA and dB in float64."""
+    """Returns C, dA and dB, computed in float64."""
     A, B, G = (T.double().tril() for T in (A, B, G))
     return A @ B, (G @ B.mT).tril(), (A.mT @ G).tril()
 
 
 def slowest(call, device):
-    """The time of a call on the slowest rank, over several calls in a row, as in a training."""
+    """Returns the time of a call on the slowest rank, in ms. Several calls are made in a row, as in a training."""
     took = torch.tensor(milliseconds(call, device, calls=5, in_a_row=5), device=device)
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
     return took.item()
@@ -268,7 +273,7 @@ def print_rows(what, alone, together, error, device):
 
 
 def batches(mesh, shape, device):
-    """A batch of products, sharded over its first dimension. Returns the table's rows."""
+    """Measures a batch of products, sharded over its first dimension. Returns the table's rows."""
     A, B, G = (normal(*shape, seed=seed, device=device) for seed in range(3))
     a, b, g = (distribute_tensor(T, mesh, [Shard(0)], src_data_rank=None) for T in (A, B, G))
     alone = lambda: tril_matmul(A, B), lambda: with_gradients(tril_matmul, A, B, G=G)
@@ -278,7 +283,7 @@ def batches(mesh, shape, device):
 
 
 def columns(mesh, N, folds, device):
-    """One product, sharded over its columns. Returns the table's rows."""
+    """Measures one product, sharded over its columns. Returns the table's rows."""
     world = mesh.size()
     A, B, G = (normal(N, N, seed=seed, device=device).tril_() for seed in range(3))
     a = distribute_tensor(A, mesh, [Replicate()], src_data_rank=None)

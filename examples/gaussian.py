@@ -1,6 +1,8 @@
 """Products of triangles in practice: normal distributions, given by the Cholesky factors of their covariances.
 
-    python examples/gaussian.py                                    on the GPU where there is one
+The script runs on the GPU if there is one.
+
+    python examples/gaussian.py
     python examples/gaussian.py --batch 64 --size 256 --samples 1000
 
 torch.distributions.MultivariateNormal(mean, scale_tril=L) treats L as a dense matrix when it draws samples or computes the covariance and
@@ -21,28 +23,30 @@ from timing import add_device, milliseconds, name_of, note_of, relative_error  #
 
 from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
 
-LARGEST_COPY = 5 * 10**9  # bytes; rsample is left out if it would copy more
-LARGEST_DIFFERENCE = 1e-5  # between ours and torch's, both float32, relative to the norm
+LARGEST_COPY = 5 * 10**9  # bytes; rsample is not timed if it would copy more
+LARGEST_DIFFERENCE = 1e-5  # between the float32 results of ours and torch's, relative to their norm
 
 
 def make_factors(batch, size, device="cpu", seed=0):
-    """Draws well conditioned Cholesky factors (batch, size, size)."""
+    """Draws well conditioned Cholesky factors (batch, size, size) in float32."""
     noise = torch.randn(batch, size, size, generator=torch.Generator().manual_seed(seed)) / (2 * size**0.5)
     return (torch.eye(size) + noise.tril(-1)).to(device)
 
 
 def samples(mean, L, Z):
-    """Samples mean + L z, one per column of the standard normal Z (..., size, number). Differentiable in mean, L and Z."""
+    """Returns samples mean + L z, one for each column z of the standard normal Z (..., size, number). The result is
+    differentiable in mean, L and Z."""
     return mean[..., None] + triangular_matmul(L, Z)
 
 
 def covariance(L):
-    """L L^T."""
+    """Returns the covariance L L^T."""
     return gram(L, structure="lower")
 
 
 def precision_factor(L):
-    """W = L^-1, which is lower triangular. The precision, the inverse of the covariance, is W^T W; and W (x - mean) is white noise."""
+    """Returns W = L^-1, which is lower triangular. W^T W is the precision, which is the inverse of the covariance. For a sample
+    x, W (x - mean) is white noise."""
     return triangular_inverse(L)
 
 

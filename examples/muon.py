@@ -1,11 +1,14 @@
-"""The Newton-Schulz orthogonalisation of the Muon optimiser, with gram() in place of the dense X X^T.
+"""The Newton-Schulz orthogonalisation of the Muon optimiser, computed with gram() in place of the dense X X^T.
 
-    python examples/muon.py                               a few sizes, bfloat16 on the GPU, float32 without one
+The script times a few sizes, in bfloat16 on the GPU if there is one, and otherwise in float32.
+
+    python examples/muon.py
     python examples/muon.py --sizes 4096x4096 1024x4096
 
-Muon (Keller Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024, https://kellerjordan.github.io/posts/muon) replaces
-the update X of a matrix by a polynomial of X, which has the same singular vectors, and singular values near 1. Each iteration has three
-products. Two of them are symmetric: A = X X^T, and A A, which is A A^T because A is symmetric. gram() computes one half of these.
+Muon replaces the update X of a matrix by a polynomial of X, which has the same singular vectors, and singular values near 1. (Keller
+Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024, https://kellerjordan.github.io/posts/muon.) Each iteration
+has three products. Two of them are symmetric: A = X X^T, and A A, which is A A^T because A is symmetric. gram() computes one half of
+these.
 
 The script times one orthogonalisation with five iterations, as one step of the optimiser needs it for one matrix. It compares gram() with
 dense products and, on a GPU where it is installed, with flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton).
@@ -31,13 +34,13 @@ EPSILON = 1e-7  # avoids a division by zero if the update is zero
 
 
 def by_gram(X):
-    """(A3 A + A5 A A) / A5, where A = X X^T. The next product multiplies by A5, which costs nothing there."""
+    """Returns (A3 A + A5 A A) / A5 for A = X X^T. The next product multiplies by A5, which costs nothing there."""
     A = gram(X)
     return torch.add(gram(A), A, alpha=A3 / A5)
 
 
 def by_dense_products(X):
-    """The same as by_gram, by torch's own products."""
+    """Returns the same as by_gram, computed by torch's own products."""
     A = X @ X.mT
     return torch.addmm(A, A, A, beta=A3 / A5)
 
@@ -54,7 +57,7 @@ def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
 
 
 def published(device):
-    """flash-muon's function of (G, iterations), or None if it is not installed or there is no GPU."""
+    """Returns flash-muon's function of (G, iterations), or None if flash-muon is not installed or there is no GPU."""
     if device == "cuda":
         with contextlib.suppress(ImportError):
             from flash_muon import fast_newtonschulz
@@ -64,7 +67,7 @@ def published(device):
 
 
 def largest_difference(X, expected):
-    """The largest difference of two elements, relative to the norm of the matrix."""
+    """Returns the largest difference of two elements, relative to the norm of the expected matrix."""
     return ((X - expected).abs().max() / expected.norm()).item()
 
 

@@ -1,9 +1,10 @@
-"""Draws time against N as check.py measures it: reference and solution, judged and timed at each size. Needs matplotlib.
+"""Draws the times of reference and solution against N. check.py judges and times both at each size. Needs matplotlib.
 
-python examples/plot.py time.svg                         256 to 4096, without a GPU 64 to 1024
-python examples/plot.py time.png --solution theirs.py    other options are check.py's
+python examples/plot.py time.svg
+python examples/plot.py time.png --solution theirs.py
 
-Each size takes as long as check.py does. The script says how far it is and how long that took.
+The default sizes are 256 to 4096, and 64 to 1024 without a GPU. Options that the script does not know are handed on to check.py. Each
+size takes as long as check.py does. The script says how far it is and how long that took.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def judged(size, options):
 def draw(records, path):
     from matplotlib.figure import Figure
 
-    sizes = [record["options"]["size"] for record in records]  # an inverse's dims begin with its batch
+    sizes = [record["options"]["size"] for record in records]  # the dims of an inverse begin with its batch
     times = [record["timings"]["forward"] for record in records]
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
@@ -51,13 +52,13 @@ def draw(records, path):
     axes.loglog(sizes, [each["solution"]["us"] for each in times], marker="o", label="solution")
     for size, each in zip(sizes, times, strict=True):
         places = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        told = "at least " * each["lower_bound"] + f"{each['ratio']:.2f}x" if each["ratio"] else ""  # with --seed there is none
+        told = "at least " * each["lower_bound"] + f"{each['ratio']:.2f}x" if each["ratio"] else ""  # with --seed there is no ratio
         axes.annotate(told, (size, each["solution"]["us"]), **places)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.margins(0.1, 0.15)
-    side = "K" if records[0]["problem"] == "transposed_a" else "N"  # as --size has it
+    side = "K" if records[0]["problem"] == "transposed_a" else "N"  # the dimension that --size sets
     axes.set(xlabel=side, ylabel="µs", title=f"{records[0]['problem']}, {records[0]['options']['dtype']}, on {records[0]['device']}")
     axes.legend()
     figure.savefig(path, bbox_inches="tight", dpi=150)
@@ -67,7 +68,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="a .png, .svg or .pdf")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the one before")
-    parser.add_argument("--no-timing", action="store_true", help=argparse.SUPPRESS)  # known here: so are --json=FILE and abbreviations
+    # Both options are declared, so that forms such as --json=FILE and abbreviations are refused as well.
+    parser.add_argument("--no-timing", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help=argparse.SUPPRESS)
     options, handed_on = parser.parse_known_args(argv)
     if not options.file.endswith((".png", ".svg", ".pdf")):

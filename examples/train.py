@@ -1,6 +1,8 @@
 """A training loop through tril_matmul: find two lower triangular factors whose product is a given matrix.
 
-    python examples/train.py                       512 x 512, 300 steps, on the GPU where there is one
+The defaults are 512 x 512 matrices and 300 steps, on the GPU if there is one.
+
+    python examples/train.py
     python examples/train.py --size 2048 --plot loss.png
 
 The loop minimises |L1 L2 - T|^2 / N (Frobenius) over L1 and L2 with torch.optim.Adam. It runs once with tril_matmul and once with what
@@ -20,26 +22,27 @@ sys.path.insert(0, str(ROOT))  # model_new.py and reference_model.py lie there
 
 LEARNING_RATE = 0.005  # is divided by sqrt(N), like the spread of the factors' entries
 START_SPREAD = 0.05  # spread of the factors about the identity at the start
-TARGET_SPREAD = 0.5  # the same of the target's factors
+TARGET_SPREAD = 0.5  # spread of the target's factors about the identity
 WARM_STEPS = 5
-EPSILON = 1e-6  # Adam's; its default, 1e-8, would let an entry whose gradient is rounding noise take full steps
+EPSILON = 1e-6  # Adam's epsilon; the default, 1e-8, lets an entry take full steps even if its gradient is rounding noise
 
 
 def factor(size, spread, generator):
-    """A well conditioned lower triangular matrix, on the CPU, in float32: the identity plus noise that shrinks with the size."""
+    """Returns a well conditioned lower triangular float32 matrix on the CPU: the identity plus noise that shrinks with the size."""
     noise = torch.randn(size, size, generator=generator) * (spread / size**0.5)
     return (torch.eye(size) + noise).tril()
 
 
 def make_target(size, device="cpu", seed=0):
-    """The product of two factors (size, size), computed in float64. So a fit is possible."""
+    """Returns the product of two lower triangular factors (size, size), computed in float64. Because it has factors, a fit is
+    possible."""
     generator = torch.Generator().manual_seed(seed)
     first, second = (factor(size, TARGET_SPREAD, generator).double() for _ in range(2))
     return (first @ second).tril().float().to(device)
 
 
 def reference_product(A, B):
-    """tril(matmul), which ignores the upper triangles of A and B as tril_matmul does."""
+    """Returns tril(matmul). It ignores the upper triangles of A and B, as tril_matmul does."""
     return torch.tril(torch.matmul(A.tril(), B.tril()))
 
 
@@ -77,7 +80,7 @@ def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=No
 
 
 def largest_difference(losses, reference_losses):
-    """The largest relative difference between two loss curves."""
+    """Returns the largest relative difference between two loss curves."""
     return max(abs(a - b) / abs(b) for a, b in zip(losses, reference_losses, strict=True))
 
 
@@ -98,8 +101,8 @@ def plot(curves, file):
 
 
 def measure(product, target, steps, report=None):
-    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes (None on a CPU, which torch does not
-    count)."""
+    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes. The last one is None on a CPU,
+    where torch does not count memory."""
     cuda = target.is_cuda
     if cuda:
         torch.cuda.synchronize(target.device)
