@@ -3227,7 +3227,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const bool is_x = blockIdx.x < args.x_blocks;
   const Packed& operand = is_x ? args.x : args.y;
   const int number = blockIdx.x - (is_x ? 0 : args.x_blocks);   // index of the block in its operand
-  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division takes long
+  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // one matrix needs no division
   // A matrix that all products share is packed even if one product falls back, since the other products need it.
   auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
@@ -3479,7 +3479,7 @@ template <bool kChains>
 DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int group, int flags,
                        float (&total)[2][64]) {
   const Product& p = args.p;
-  // Row blocks of a tile, and the number of sums that a warpgroup has
+  // The number of row blocks of a tile, and the number of sums of a warpgroup
   constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
   // line: the row block of C that the warpgroup computes
   const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);
@@ -3494,7 +3494,7 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
     float4* slot = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
     add_sums(total[0], slot, flags & kHasPreviousChain ? 1 : 0, step);
     if (!(flags & kEndsTile)) return store_sums(total[0], slot, step);
-    // All threads read the sums in C here, before other threads write C in their places
+    // This barrier lets every thread read its sums from C before other threads write results there
     if (flags & kHasPreviousChain) named_barrier_sync<128>(group);
   }
   if (tile.splits > 1) {
@@ -3661,6 +3661,8 @@ struct Fp16x3Policy {
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
       flags |= (memory.wide[u] >> k % 32 & 1) * (kWideX << u) | (memory.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
+    // The flags are written before the arrival, since consumers may read them after it. The arrival announces the bytes
+    // of both blocks of the first half of Y: the other CTA copies one of them to this CTA, too.
     memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kQueued) * kTileSeq;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
     pipeline.advance();   // skips the stage of X: see run_policy_warps
@@ -3697,7 +3699,7 @@ struct Fp16x3Policy {
     }
     // Waits for the first half of Y and for X of the next k-block. Returns the flags of the k-block with the two
     // stages: the stage of Y in bits 17 to 20, the stage of X in bits 21 to 24. `compute` adds the stage of the second
-    // half of Y in bits 25 to 28. All of this is in one register, since the sums leave few.
+    // half of Y in bits 25 to 28. All of this shares one register, since the sums leave few registers.
     DEVICE int next_k_block(PipelineState<kStages>& pipeline) const {
       const int y_stage = next_stage(pipeline);
       const int flags = load_shared<int>(base + offsetof(Shared, policy.flags) + 4 * y_stage);
@@ -3765,8 +3767,8 @@ struct Fp16x3Policy {
     promote(sums, x_unscale, first_unscale, total), promote(sums + 32, x_unscale, second_unscale, total + 32);
   }
 
-  // Computes one tile. The ClusterTile would take registers, so each chain's end reads it from shared memory, by the
-  // number in the flags.
+  // Computes one tile. Its ClusterTile would occupy registers. So each chain reads it from shared memory when it ends,
+  // by the number in the flags.
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile&, int& tile_seq,
                              PipelineState<kStages>& pipeline) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
@@ -4033,9 +4035,9 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 
 # ---- Launching: the fp16x3 kernels with their workspace, and products by any kernel. ----
 #
-# Takes a Product and the chosen kernel, or two gradients and the workspace of their forward. Produces the launches, all
-# on one stream. The fp16x3 kernels share one allocation, the workspace. The host never waits for a kernel. So what
-# pack_blocks finds out stays in the workspace, where the next kernels read it.
+# Takes a Product and the kernel that was chosen for it. For gradients it takes two Products, and the workspace of their
+# forward. Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The host
+# never waits for a kernel. So what pack_blocks finds out stays in the workspace, where the next kernels read it.
 _CUDA_FP16X3_LAUNCH = r"""
 // [begin packed launches]
 // ---- fp16x3, launching: what is to be packed.
