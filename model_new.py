@@ -350,7 +350,7 @@ struct Tile {
 //
 // Tiles of a band share operands, which they find in the L2 cache.
 struct TileOrder {
-  int rows, cols;   // of one C, in tiles
+  int rows, cols;   // how many rows and columns of tiles one C has
   KRange x_range, y_range;
   int c_lower;
   int edge, depth;   // the edge of a tile, and the whole k, in units
@@ -661,8 +661,8 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
       loads[tile] = length(group) * tiles_of_cluster;
       tile += tiles_of_cluster;
     }
-    // The clusters come in falling order of load. If all fit at once, the first cluster of each SM come in rising
-    // order instead. So an SM that begins with a light CTA gets a heavier CTA beside it
+    // The clusters come in falling order of load. If all fit at once, the first of them, up to one CTA per SM, come
+    // in rising order instead. So an SM that begins with a light CTA gets a heavier CTA beside it
     std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
     if (!crowded) std::reverse(plan.order, plan.order + std::min(clusters, first_clusters / p.batches));
     return plan;
@@ -839,7 +839,7 @@ inline int64_t batch_unit(const Product& p, const int64_t* strides) {
 // 2026-11-26. The mma kernel can read an unaligned operand element by element. Up to this k that takes less time than
 // to make an aligned copy first.
 constexpr int kMaxKByElements = 1024, kMaxKByElements16Bit = 64;
-// In elements. The limit of cuTensorMapEncodeTiled is 2^40 bytes.
+// In elements. cuTensorMapEncodeTiled takes only strides below 2^40 bytes.
 constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;
 
 int operands_to_copy(const Product& p, Kernel kernel) {
@@ -963,7 +963,7 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
 # Most of the instructions need Hopper (sm_90a). Functions have the names of CUTLASS or of the PTX manual. Addresses
 # of shared memory are 32-bit integers. The functions call cuda::ptx where it has the instruction. They contain asm
 # where cuda::ptx and CUDA's headers lack it, and where the address lies in another CTA of the cluster. The cluster's
-# barrier is asm because the one of the headers is not the aligned form.
+# barrier is asm because the headers have only a form that is not aligned.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -1393,6 +1393,7 @@ constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;
 //   kPermuted   the element at byte b of row r is stored at byte b ^ kPermuted(r), against bank conflicts
 //   kUnit       the stride between the elements of a row is known to be 1
 //   kThreads    how many threads copy
+// "near" is the direction along a row, and "far" the direction from row to row.
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr int kCopiers = kThreads, kSize = sizeof(T);
@@ -1474,7 +1475,7 @@ struct BlockCopier {
     const int row = (kKMajor ? view.first_line : k0) + chunk_row(),
               col = (kKMajor ? k0 : view.first_line) + chunk_col();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    // Returns how many elements of chunk i exist, if those at its beginning do
+    // Returns where the existing elements of chunk i end. Where they begin is found below, if a row begins in the chunk
     auto end = [&](int i) {
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
@@ -1485,8 +1486,8 @@ struct BlockCopier {
       return;
     }
     // The edge chunk is the chunk in which a row begins. cp.async cannot mask it, since it puts zeros only behind the
-    // bytes that it copies. An edge chunk of 16-bit elements is loaded to registers before the other chunks are copied,
-    // and stored after that
+    // bytes that it copies. Elements of 4 or 8 bytes are copied one by one there. An edge chunk of 16-bit elements is
+    // loaded to registers before the other chunks are copied, and stored after that
     const int edge_chunk = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + edge_chunk * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
     const bool has_edge_chunk =
@@ -1508,6 +1509,7 @@ struct BlockCopier {
         store_shared(address, *reinterpret_cast<const uint4*>(v));
       }
     }
+    // Returns the 16-bit elements e and e + 1, with zeros for elements before `begin`
     auto masked = [begin](uint32_t two, int e) { return e >= begin ? two : e + 1 == begin ? two & 0xFFFF0000u : 0u; };
     const uint4 exists = {masked(chunk.x, 0), masked(chunk.y, 2), masked(chunk.z, 4), masked(chunk.w, 6)};
     if (has_edge_chunk) store_shared(chunk_address(first_address, edge_chunk), exists);
@@ -1570,9 +1572,10 @@ template <int kThreads>
 DEVICE void sum_barrier() { named_barrier_sync<kThreads>(0); }
 #endif
 
-// Sums x[m, k] * y[k, n] over k in [k_begin, k_end). Element e of a thread's `sum` has the row and column that Lanes
-// gives, counted from x.first_line and y.first_line. The threads form kGroups groups of warps. Each group sums only its
-// share of the k, and the caller adds the sums of the groups.
+// Sums x[m, k] * y[k, n] over k in [k_begin, k_end). Element e of a thread's `sum` is in row Lanes::row(warp, lane, e)
+// and column Lanes::col(warp, lane, e), counted from x.first_line and y.first_line. Lanes::kNear successive elements
+// are neighbours in a row. The threads form kGroups groups of warps. Each group sums only its share of the k, and the
+// caller adds the sums of the groups.
 template <typename XCopier, typename YCopier, typename Lanes, int kGroups = 1, typename T, typename Acc, int kCount>
 DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                         Acc (&sum)[kCount]) {
@@ -1585,7 +1588,7 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
   sum_barrier<kThreads>();   // all threads have finished what they did in this memory before
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
-    // Start the copies of the next k-block, and wait for the copies of this one
+    // Start the copies of the next k-block, and wait for the copies of this one. The first iteration only copies
     stage ^= 1;
     const int next = k0 + kBlockK;
     if (next < k_end) x_copier.copy(x, next, stage * kStage), y_copier.copy(y, next, stage * kStage);
@@ -1609,6 +1612,7 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
             const int r = Lanes::row(warp, lane, e - row_offset * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
             const Sum a = XCopier::template element<kRows, kDepth>(x_stage, r, row_offset, k, k_offset);
             const Sum b = YCopier::template element<kNear, kDepth>(y_stage, c, near, k, k_offset);
+            // Positive if k is outside the triangle of the operand
             const int x_beyond = (k0 + k - x.first_line - r) * x.k_range,
                       y_beyond = (k0 + k - y.first_line - c) * y.k_range;
             const Sum updated = fma(a, b, part[e]);
@@ -1665,7 +1669,8 @@ DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch,
   Acc sum[kCount];
   sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, kGroups>(x, y, tile.k_begin, tile.k_end,
                                                                                   memory, sum);
-  // A thread has sums of four rows. Group g adds the sums of all groups for row g of the four, in the order of groups
+  // The groups add their sums by way of the stages. A thread has sums of four rows. Group g adds the sums of all groups
+  // for row g of the four, in the order of the groups
   auto& sums = *reinterpret_cast<AlignedArray<Acc, kNear>(*)[Lanes::kRows][kGroups][kThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "sums must fit the stages");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kThreads,
