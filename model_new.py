@@ -571,7 +571,7 @@ struct SplitTiles {
   ClusterTiles tiles;
   int longest;           // the most k-blocks of a split; a longer tile of a product with a triangle is split
   int num_split_tiles;   // how many tiles of a dense product are split, counted from the first
-  // How many partial sums of tiles one product leaves in memory: one per split, except for each tile's last split
+  // How many partial sums of tiles one product leaves in memory: one per split, but none for the last split of a tile
   int partial_slots;
 
   // The tiles of a group have equal lengths and equally many splits. A dense product has two groups: its split tiles,
@@ -907,7 +907,7 @@ static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
 constexpr int kShortK = 256;
 // 2026-11-25. For longer k, the 16-bit kernel takes as long as its longest tile. Let `work` be the sum of the lengths
 // of all tiles, divided by the number of SMs. The mma kernel is faster if `work` is at most 1100 and k exceeds 4 / 3 of
-// `work` by 300. It has to exceed that by 640 if operands are triangular, except for three triangles.
+// `work` by 300. It has to exceed that by 640 if operands are triangular, but C or one operand is not.
 constexpr int64_t kMaxMmaWork = 1100;
 constexpr int64_t kMmaExtraK = 300, kMmaExtraKOneTriangle = 640;
 
