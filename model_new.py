@@ -60,14 +60,40 @@ that has imported the file must therefore spawn, not fork, the processes that ar
 
 The map has the sections in order. `# ====` begins a part, `# ----` a section, and `// ----` a subsection of CUDA or C++.
 
-    1  CUDA source         Shared by the kernels and the C++ binding; Schedule; Policy (every decision of the host); PTX;
-                           Launching; Tiles of 64 x 64, part 1; The exact path; Tiles of 64 x 64; The split-tf32 kernel;
-                           The mma kernel; Launching (these three); The skeleton of Hopper's kernels; 16-bit; Packing;
-                           fp16x3; Fix-up; Symmetric results; Inverse; Launching (which kernel, and fp16x3).
-    2  Binding and build   Binding; Which kernel is asked for; Build.
-    3  The operator        Private names of torch; Arguments; Our kernels; torch's own products; Computation; Registration;
-                           Dispatch; Public functions.
-    4  KernelBench         The modules, get_inputs and get_init_inputs.
+    1  CUDA source
+         Types                      How the kernels and the C++ binding describe one product.
+         Schedule                   The order of tiles, and the range of k that a tile sums.
+         Policy                     Every decision of the host: kernels, tile sizes, splits, copies of operands.
+         PTX                        One function for each instruction that has no name in CUDA C++.
+         Launching                  What the launchers of all kernels share.
+         Tiles of 64 x 64, part 1   Copies of k-blocks into shared memory.
+         The exact path             Sums on the CUDA cores of only the terms that exist.
+         Tiles of 64 x 64, part 2   Reading k-blocks from shared memory, and writing C.
+         The split-tf32 kernel      float32 products that are too small for the fp16x3 kernel.
+         The mma kernel             Products on the tensor cores of any GPU from Ampere on.
+         Launching                  The launchers of these three kernels.
+         The skeleton               What Hopper's two kernels share: the queue of tiles, the roles of warps, barriers.
+         16-bit                     Hopper's kernel for float16 and bfloat16.
+         Packing                    Splits float32 operands into scaled pairs of float16.
+         fp16x3                     Hopper's kernel for float32, which multiplies these pairs.
+         Fix-up                     Outliers, and products that need the fallback.
+         Symmetric results          Copies the lower half of C to the upper half.
+         Inverse                    Computes 64 rows of an inverse at a time.
+         Launching                  The launchers of the fp16x3 kernel, and of products by any kernel.
+    2  Binding and build
+         Binding                    Checks tensors in C++, and describes them as products.
+         Which kernel is asked for  Reads the environment variable TRIL_MATMUL_PATH.
+         Build                      Compiles the kernels at import.
+    3  The operator
+         Private names of torch     All private names of torch that the file uses.
+         Arguments                  Contractions, masks, and the checks of what a caller gives.
+         Our kernels                Which tensors they compute.
+         torch's own products       The computation on CPUs, and on GPUs before compute capability 8.0.
+         Computation                Products, inverses, their gradients, and their cost.
+         Registration               The operators, as PyTorch knows them, with their derivatives.
+         Dispatch                   The short way past torch's dispatcher, and when a call takes it.
+         Public functions           What users call.
+    4  KernelBench                  The modules, get_inputs and get_init_inputs.
 
 tril_matmul 1.0, MIT licence (see LICENSE).
 """
@@ -4655,6 +4681,7 @@ _EXTENSION = _build()
 
 
 def _private(path):
+    # Returns what has this dotted path in torch, or None
     return functools.reduce(lambda found, name: getattr(found, name, None), path.split("."), torch)
 
 
@@ -4664,6 +4691,7 @@ _keys_around = _private("_C._dispatch_tls_local_include_set")  # keys that modes
 _allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # the innermost of nested derivatives
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
+# Forward mode and torch.func need all three; see _define.
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")  # DTensor's tables, indexed by operator
@@ -4695,6 +4723,7 @@ _DTYPES = (torch.float32, torch.float64, *_HALVES)
 
 
 def _is_no_subclass(T):
+    # A Parameter counts as a plain tensor
     return type(T) in (torch.Tensor, torch.nn.Parameter)
 
 
@@ -4748,6 +4777,7 @@ def _prepared(function, A, B, contraction, structure, names="AB", autocast=True)
     if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{must} be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
+        # A matrix that is given twice stays one tensor
         one, A = A is B, A.to(torch.get_autocast_dtype(device))
         B = A if one else B.to(A.dtype)
     if a[:-2] != b[:-2]:
@@ -4793,7 +4823,7 @@ def _mirrored(C, out):
     return C
 
 
-_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # functions that apply a mask, indexed by mask
+_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # functions (T, out=None) that apply a mask, indexed by mask
 
 
 def _distinct(T):
@@ -4832,7 +4862,7 @@ def _product_in_blocks(X, Y, contraction, structure):
 
 
 def _running_sums(T, mask, dim):
-    """Sums along the dimension dim, which is -1 or -2. Element m is the sum of the elements up to m if the mask is
+    """Returns sums along the dimension dim, which is -1 or -2. Element m is the sum of the elements up to m if the mask is
     lower, and the sum from m on if it is upper. Without a mask it is the sum of all.
 
     Products with small triangles of ones compute them, in less time than torch.cumsum along columns.
@@ -4966,7 +4996,8 @@ def _inverses_of_specials(L, X, diagonal):
     index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
 
     def first_rows(special, top=0):
-        """The first row of each column in which `special` has a 1, or N. The first row of `special` is row `top`."""
+        """Returns the first row of each column in which `special` has a 1, or N if there is none. Row 0 of `special` is row
+        `top` of the matrix."""
         return N - (special * (N - index[top:, None])).amax(-2)
 
     special = L.mul(0.0).nan_to_num_(1.0)  # NaN and Inf become 1, and all else becomes 0
@@ -5097,7 +5128,7 @@ class _Product(torch.autograd.Function):
         x, y, c = _masks(ctx.structure)
         with _set_forward_mode(True):  # restores the mode of the caller; see _define
             X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
-            if c == _SYMMETRIC:
+            if c == _SYMMETRIC:  # dC is dX X^T and its transpose
                 half = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
                 return half + half.mT
             parts = [_multiply(*pair, ctx.contraction, ctx.structure) for pair in ((dX, Y), (X, dY)) if None not in pair]
@@ -5115,6 +5146,7 @@ class _Inverse(torch.autograd.Function):
 
     def backward(ctx, G):
         (X,) = ctx.saved_tensors
+        # `right` is X^T tril(G)
         right = _multiply(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
         G = -_multiply(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
         return G.tril(-1) if ctx.unit else G, None, None
@@ -5219,7 +5251,7 @@ if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
 def _plain_product(X, Y, *kind):
     """Returns the product, with its gradients, of tensors that nothing but autograd observes. Returns None if something else
     observes them, and if tensors on a GPU do not fit each other."""
-    # A traced graph needs the operator instead of Python functions, and so does a subclass, which the operator asks
+    # A traced graph must hold the operator instead of Python functions. A subclass must see the operator as well
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
@@ -5306,7 +5338,7 @@ def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
     """
     one, many = (A, B) if left else (B, A)
     # Subclasses are left alone, because a DTensor may be sharded along the dimensions that would be joined. A traced graph
-    # keeps the sizes of its first call.
+    # keeps the sizes of its first call, so it takes no decision that depends on them.
     if _is_no_subclass(A) and _is_no_subclass(B) and 2 <= one.dim() <= many.dim() > 2 and not (A.is_nested or B.is_nested):
         dynamic = torch.compiler.is_compiling()
         few_columns = not dynamic and (many.shape[-1] == 1 or (one.requires_grad and 4 * many.shape[-1] <= many.shape[-2]))
@@ -5365,7 +5397,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     mask = _TRIU if upper else _TRIL
     if unitriangular:
         A, _ = _prepared(name, A, A, _NN, _LOWER, "AA")
-        # A copy is made because expanded elements may share memory, and torch.func.linearize would drop a change in place.
+        # contiguous() is there because elements of an expanded tensor share memory. diagonal_scatter is there because
+        # torch.func.linearize would drop a change in place.
         if _is_no_subclass(A):
             A = A.contiguous().diagonal_scatter(A.new_ones(A.shape[:-1]), dim1=-2, dim2=-1)
         else:  # diagonal_scatter of a DTensor has no gradient
