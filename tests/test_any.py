@@ -8,6 +8,7 @@ import json
 import runpy
 from pathlib import Path
 
+import helpers
 import pytest
 
 import check
@@ -20,8 +21,10 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "wrong"
 @pytest.fixture
 def few(quick, monkeypatch):
     """Children are forked, and few calls are timed."""
-    for name, value in (("REQUEST_SECONDS", {"cpu": 0.01}), ("MOST_CALLS", {"cpu": 8}), ("CHECK_SECONDS", 0.2), ("ROUNDS", 2)):
-        monkeypatch.setattr(check, name, value)
+    monkeypatch.setattr(check, "REQUEST_SECONDS", dict.fromkeys(("cpu", "cuda"), 0.01))
+    monkeypatch.setattr(check, "MOST_CALLS", dict.fromkeys(("cpu", "cuda"), 8))
+    monkeypatch.setattr(check, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(check, "ROUNDS", 2)
 
 
 def judge(capsys, name, solution, *options):
@@ -41,17 +44,22 @@ def test_each_reference_has_its_solutions():
     assert min(map(len, WRONG["OF"].values())) >= 3
 
 
+CUDA = pytest.param("cuda", marks=[helpers.needs_cuda, pytest.mark.alone])  # the judge wants the GPU for itself
+
+
 @pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_honest_solution_holds(name, capsys):
-    status, out, err = judge(capsys, name, FOLDER / "solutions" / f"{name}.py", "--no-timing")
+def test_an_honest_solution_holds(name, device, capsys):
+    status, out, err = judge(capsys, name, FOLDER / "solutions" / f"{name}.py", "--no-timing", "--device", device)
     assert status == 0 and out.splitlines()[-1].startswith("all holds: "), out + err
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reference_holds_as_its_own_solution(name, capsys, tmp_path):
-    status, out, err = judge(capsys, name, itself(tmp_path, name), "--gradients")
+def test_a_reference_holds_as_its_own_solution(name, device, capsys, tmp_path):
+    status, out, err = judge(capsys, name, itself(tmp_path, name), "--gradients", "--device", device)
     assert status == 0 and out.splitlines()[-1].startswith("all holds: "), out + err
 
 
