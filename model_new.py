@@ -4875,6 +4875,7 @@ def _running_sums(T, mask, dim):
     if length % _SUMMED:
         more = (0, -length % _SUMMED)
         T = torch.constant_pad_nd(T, more if dim == -1 else (0, 0, *more))
+    # A first product sums within each block of _SUMMED elements. A second one sums the blocks before it, and is added.
     blocks = T.unflatten(dim, (-1, _SUMMED))
     inside = _CUTS[mask](T.new_ones(_SUMMED, _SUMMED))
     before = T.new_ones(blocks.shape[dim - 1], blocks.shape[dim - 1])
@@ -4908,14 +4909,14 @@ def _special_terms(X, Y, multiply, x, y):
     for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
         if not _may_have_specials(T):
             continue
-        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf become 2, and all else becomes 0
+        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf count 2, and all else counts 0
         numbers.append(_running_sums(special, mask, dim))
         infinite = special.mul_(X_signs if dim == -1 else Y_signs)
         if infinite.norm() > 0:
             signs.append(multiply(infinite, Y_signs) if dim == -1 else multiply(X_signs, infinite))
     number = functools.reduce(torch.add, numbers or [X.new_zeros(())])
     signs = functools.reduce(torch.Tensor.add_, signs or [torch.zeros_like(number)])
-    largest = torch.finfo(X.dtype).max  # twice this number is Inf
+    largest = torch.finfo(X.dtype).max  # 2 * largest is Inf, so that a single special term makes Inf
     return (number + signs).mul_(largest), (number - signs).mul_(largest)
 
 
@@ -4932,6 +4933,7 @@ def _product_by_torch(X, Y, contraction, structure):
     if torch.is_autocast_enabled(X.device.type):  # autocast would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
+    # A batch is split into parts if its matrices are multiplied in blocks, or do not fit into a CPU's caches together.
     size, triangular = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
     in_blocks = triangular and X.shape[-1] > _LARGEST_DENSE[X.numel() > size] and X.numel() > 0
     together = size if in_blocks else max(size, _CACHED)  # products in blocks take one matrix at a time
@@ -4943,10 +4945,12 @@ def _product_by_torch(X, Y, contraction, structure):
         rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
         wide = torch.Tensor.double if rounded else torch.Tensor.float
         return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
+    # Masks apply to the matrices as they are stored, and transposition follows.
     x, y, _ = _masks(structure)
     X, Y = _once(_CUTS[x], X), _once(_CUTS[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
+    # `multiply` is chosen step by step: dense or in blocks, and around it the treatment of NaN and Inf.
     multiply = torch.matmul
     if in_blocks:
         multiply = functools.partial(_product_in_blocks, contraction=contraction, structure=structure)
@@ -5010,6 +5014,7 @@ def _inverses_of_specials(L, X, diagonal):
     is_special = index[:, None] >= first[:, None]
     X = X.masked_fill_(is_special, 0.0)
 
+    # Each column's first special element is computed as in substitution. Its sign begins the guess at the signs below it.
     row = first.clamp(max=N - 1)
     sums = (L[batch, row].triu_() * X.mT).sum(-1)  # row j of L[batch, row] makes the first special element of column j
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)

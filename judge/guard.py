@@ -19,10 +19,10 @@ LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
     "landlock": "write to your files, and by /proc to memory of your processes",
     "capabilities": "do what yours allow",
 }
+# MACHINE has the column of this machine's numbers below, its AUDIT_ARCH, and the numbers of seccomp and tgkill.
 MACHINE = {"x86_64": (0, 0xC000003E, 317, 234), "aarch64": (1, 0xC00000B7, 277, 131)}.get(os.uname().machine)
-# MACHINE has the column of the machine's numbers below, its AUDIT_ARCH, and the numbers of seccomp and tgkill. Here and below, each
-# system call has its numbers on x86_64 and aarch64. A filter sees the numbers and arguments of calls, not what pointers point to.
-# The calls of LIMITS name a process by its id; 0 or its own id is the caller. Any other id may belong to another run's process.
+# Here and below, the name of a system call is followed by its numbers on x86_64 and aarch64. A filter sees these numbers and the
+# arguments of calls, but not what pointers point to. The calls of LIMITS name a process by its id; 0 or its own id is the caller. Any other id may belong to another run's process.
 LIMITS = """prlimit64 302 261 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239
     migrate_pages 256 238"""
 REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
@@ -30,7 +30,7 @@ REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 k
     bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184 io_uring_setup 425 425 io_uring_enter 426 426
     io_uring_register 427 427 setns 308 268 open_by_handle_at 304 265
 """  # an io_uring goes on working while its process is stopped
-# These flags of clone are refused. CLONE_NEW* makes namespaces, CLONE_PARENT makes children of the judge, and CLONE_PTRACE shares a tracer.
+# These flags of clone are refused. CLONE_NEW* makes namespaces. CLONE_PARENT makes children of the judge. CLONE_PTRACE shares a tracer.
 FLAGS = 0x7E02A000
 
 
