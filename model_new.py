@@ -5099,8 +5099,8 @@ def _count_inverse_flops(L, unit, *, out_val, **_):
 
 
 class _Product(torch.autograd.Function):
-    """The autograd rules of the product C of X and Y. The last input of `record` is (C, workspace), which is computed
-    already and has no gradient."""
+    """The autograd rules of the product C of X and Y. The last input of `record` (see _define) is (C, workspace). Both are
+    computed already, and the input has no gradient."""
 
     def setup_context(ctx, inputs, output):
         """Saves Y for dX, X for dY, and the workspace, which has both operands in packed form."""

@@ -22,7 +22,8 @@ LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
 # MACHINE has the column of this machine's numbers below, its AUDIT_ARCH, and the numbers of seccomp and tgkill.
 MACHINE = {"x86_64": (0, 0xC000003E, 317, 234), "aarch64": (1, 0xC00000B7, 277, 131)}.get(os.uname().machine)
 # Here and below, the name of a system call is followed by its numbers on x86_64 and aarch64. A filter sees these numbers and the
-# arguments of calls, but not what pointers point to. The calls of LIMITS name a process by its id; 0 or its own id is the caller. Any other id may belong to another run's process.
+# arguments of calls, but not what pointers point to. The calls of LIMITS name a process by its id. The caller is 0 or its own id. Any
+# other id may belong to another run's process.
 LIMITS = """prlimit64 302 261 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239
     migrate_pages 256 238"""
 REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438

@@ -82,8 +82,8 @@ PROBLEMS = {
     "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
     "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16, 8192),
     "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT),
-    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),  # G + G^T, or G X and G^T X
-    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),  # C twice, and C^T G
+    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),  # of G + G^T, or of G X and G^T X
+    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),  # of C, twice, and of C^T G
 }
 
 # ==== 2. Sizes ====
