@@ -64,7 +64,7 @@ from judge.measures import PROBLEMS as PRODUCTS  # noqa: E402
 from judge.measures import Moment, duration, first_difference, spread, undisturbed  # noqa: E402
 from judge.modules import constants, draw, seed_all, with_constants  # noqa: E402
 from judge.players import PLAYERS  # noqa: E402
-from judge.problems import MODES, PROBLEMS, CannotRun, name_of, room  # noqa: E402
+from judge.problems import MODES, PROBLEMS, CannotRun, name_of, room, setting  # noqa: E402
 from judge.settings import Generators, changes, settings  # noqa: E402
 from judge.values import join, split  # noqa: E402
 
@@ -356,7 +356,7 @@ class Child:
         Says where those inputs lie that are not in the slab.
         """
         changed = self.settled()["changed"]
-        self.requested, self.timed, self.answers, self.sent, own = calls, timed, [], [], {}
+        self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
         self.forget(calls)
         self.player.prepare(calls, self.operand, timed, training, inference)
         self.operands = self.player.operands
@@ -381,7 +381,7 @@ class Child:
         return {"own": own, "changed": changed}
 
     def calls(self):
-        """Where the results of the calls lie, or what is wrong with them. A GPU may be at work still."""
+        """Where the results of the calls lie. A GPU may be at work still."""
         with torch.enable_grad():
             for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
@@ -394,14 +394,36 @@ class Child:
                 end.record()
             if torch.is_grad_enabled() != (mode_before := self.player.has_gradients):
                 self.left.append(f"torch.set_grad_enabled (was {mode_before}, is {not mode_before})")
+        self.parts = [self.part(number, answer) for number, answer in enumerate(self.answers)]
+        return {"calls": [self.point(number, answer) for number, answer in enumerate(self.answers)]}
+
+    def part(self, number, answer):
+        """The structure of an answer and its tensors by name, whose memory is kept; or the error why it has none."""
+        try:
+            return None if isinstance(answer, BaseException) else self.player.parts(number, answer)
+        except BaseException as error:
+            return error
+
+    def point(self, number, answer):
+        """Where the results of one call lie, and no more, since a CPU's clock still runs. inspect() says what is wrong with them."""
+        kinds = self.requested[number]["expected"]
+        try:
+            named = self.parts[number][1]
+            names = named if kinds is None else [name for name, _, _ in kinds]
+            return {"results": [self.locate(named[name]) for name in names]}
+        except BaseException:
+            return {}
+
+    def inspect(self):
+        """What is wrong with the results of each call. The judge has read them by then."""
         return {"calls": [self.tell(number, answer) for number, answer in enumerate(self.answers)]}
 
     def times(self):
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def tell(self, number, answer):
-        """Where the results of one call lie, or what is wrong with them."""
-        call, operands, results = self.requested[number], self.operands[number], []
+        """What is wrong with the results of one call; of the reference's, of what kinds they are."""
+        call, operands = self.requested[number], self.operands[number]
         if is_exhausted(answer, self.cuda):
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
@@ -409,10 +431,9 @@ class Child:
         for X, (shape, address) in zip(operands, self.places[number], strict=True):
             if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (address, shape, True):
                 return {"wrong": "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"}
-        try:
-            outline, named = self.player.parts(number, answer)
-        except TypeError as error:
-            return {"wrong": f"the result is of no kind that can be compared: {error}"}
+        if isinstance(self.parts[number], BaseException):
+            return {"wrong": f"the result is of no kind that can be compared: {self.parts[number]}"}
+        outline, named = self.parts[number]
         if named is None:
             return {"none": True}
         kinds = call["expected"]
@@ -421,7 +442,7 @@ class Child:
         elif outline != call["outline"]:
             return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
         owners, aliases = list(operands), []
-        if call["expected"] is None and (not self.timed or number == 0 or self.keeps_results):
+        if self.is_reference:
             owners += self.player.state().values()  # the reference may return what its module keeps, which has to stay as it is
         for name, dtype, shape in kinds:
             X = named.get(name)
@@ -433,12 +454,9 @@ class Child:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
             if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in owners):
                 aliases.append(name)
-                if call["expected"] is not None and name not in call["aliases"]:
+                if not self.is_reference and name not in call["aliases"]:
                     return {"wrong": f"{name} shares memory with an input"}
-            results.append(self.locate(X))
-        self.sent.append(named)  # keeps the memory
-        self.keeps_results = bool(aliases)
-        return {"results": results, "kinds": kinds, "outline": outline, "aliases": aliases}
+        return {"kinds": kinds, "outline": outline, "aliases": aliases}
 
 
 def serve(channel):
@@ -471,6 +489,7 @@ DOING = {
     "load": "it is loaded",
     "construct": "it is loaded",
     "calls": "it answers a request",
+    "inspect": "it answers a request",
 }
 
 
@@ -509,6 +528,12 @@ def schedule_of(thread):
     with contextlib.suppress(OSError):  # it has ended
         affinity = sorted(os.sched_getaffinity(thread))
         return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
+
+
+def keep_within(ends_by):
+    """Ends a run that takes too long. `ends_by`: by time.perf_counter()."""
+    if time.perf_counter() > ends_by:
+        raise CannotRun("the run takes longer than --within allows: the machine is busy, or --size is large")
 
 
 class Contender(contextlib.ExitStack):
@@ -599,8 +624,7 @@ class Contender(contextlib.ExitStack):
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self.channel.settimeout(0)  # a byte out of band is told of, and never comes
             while not said.endswith(b"\n\n"):  # what is there at last is an answer, however long the judge itself has been stopped
-                if time.perf_counter() > self.ends_by:
-                    raise CannotRun("the run takes longer than --within allows: the machine is busy, or --size is large")
+                keep_within(self.ends_by)
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
                 ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""  # who prints waits where one is full
@@ -700,33 +724,39 @@ class Contender(contextlib.ExitStack):
             if moved < len(part):
                 raise self.fault("'s process has no memory where it says that an input lies")
 
-    def fetch(self, result, shape, dtype, is_input=False):
-        """Moves a result out of the child's memory, and leaves NaN unless it is an input as well."""
+    def region(self, result, shape, dtype):
+        """A result's memory as bytes: a copy, on a CPU, of parts with their addresses, to which a change has to be written back."""
         place, offset, strides = result
-        if not math.prod(shape):
-            return torch.empty(shape, dtype=dtype, device=self.slab.device)
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):  # a buffer's part
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
         if place == "shared":
-            flat = self.slab.bytes[offset : offset + size]
-        elif self.gpu:
-            flat = self.gpu.open(place)[offset : offset + size]
-        else:
-            whole = memoryview(bytearray(size))
-            parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]  # as much as one call to the system moves
-            if any(os.preadv(self.memory, [part], at) < len(part) for at, part in parts):
-                raise OSError("its memory ends there")
-            flat = torch.frombuffer(whole, dtype=torch.uint8)
-        there = torch.as_strided(flat.view(dtype), shape, strides)
-        found = there.clone(memory_format=torch.contiguous_format)
-        if is_input or min(strides, default=1) == 0:  # where elements share memory nothing is written
-            return found
-        there.fill_(math.nan if dtype.is_floating_point or dtype.is_complex else 1)
-        if not self.gpu and place != "shared" and any(os.pwrite(self.memory, part, at) < len(part) for at, part in parts):
+            return self.slab.bytes[offset : offset + size], []
+        if self.gpu:
+            return self.gpu.open(place)[offset : offset + size], []
+        whole = memoryview(bytearray(size))
+        parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]  # as much as one call to the system moves
+        if any(os.preadv(self.memory, [part], at) < len(part) for at, part in parts):
+            raise OSError("its memory ends there")
+        return torch.frombuffer(whole, dtype=torch.uint8), parts
+
+    def fetch(self, result, shape, dtype):
+        """Copies a result out of the child's memory."""
+        if not math.prod(shape):
+            return torch.empty(shape, dtype=dtype, device=self.slab.device)
+        flat, _ = self.region(result, shape, dtype)
+        return torch.as_strided(flat.view(dtype), shape, result[2]).clone(memory_format=torch.contiguous_format)
+
+    def spoil(self, result, shape, dtype):
+        """Leaves NaN where a result was that has been fetched."""
+        if not math.prod(shape) or min(result[2], default=1) == 0:  # where elements share memory nothing is written
+            return
+        flat, parts = self.region(result, shape, dtype)
+        nothing = math.nan if dtype.is_floating_point or dtype.is_complex else 1
+        torch.as_strided(flat.view(dtype), shape, result[2]).fill_(nothing)
+        if any(os.pwrite(self.memory, part, at) < len(part) for at, part in parts):
             raise OSError("a part of it is read-only")
-        return found
 
 
 # ==== 4. The judgement: values ====
@@ -820,6 +850,7 @@ class Run:
 
     def request(self, contender, calls, expected=0.0, timed=False, inference=False):
         """Results of calls of one kind, or what is wrong with them, and the seconds; `expected` of the reference."""
+        keep_within(self.report.begun + self.options.within)
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         is_reference = contender is self.reference
         operands = [call.given(is_reference) for call in calls]
@@ -848,11 +879,12 @@ class Run:
             raise contender.fault("'s process does not answer for each call")
         took, results = time.perf_counter() - begun, {}
         for n in self.random.sample(range(len(calls)), len(calls)):  # any may be the first, so all has to be there
-            results[n] = self.take(contender, calls[n], described[n], said[n])
+            results[n] = self.take(contender, calls[n], described[n]["expected"], said[n])
             self.wait()
             if self.cuda and len(results) == 1:  # a GPU's clock runs until then
                 took = time.perf_counter() - begun
                 contender.stop()
+        self.inspect(contender, calls, described, said, results, limit)
         most = 2 * (len(flat) + sum(len(each) for each in results.values() if isinstance(each, dict)))
         if self.cuda and len(contender.gpu.opened) > most:  # else the next results may lie there again
             contender.gpu.close()
@@ -886,24 +918,15 @@ class Run:
         for X, place in zip(tensors, places, strict=True):
             contender.put(X, place, told)
 
-    def take(self, contender, call, told, said):
-        """The results of one call, out of the child's memory; a string where there are none."""
-        call.missing = ""
+    def take(self, contender, call, kinds, said, spoils=False):
+        """The results of one call, out of the child's memory; a string where there are none. `spoils`: leaves NaN there instead."""
         try:
-            if "no_memory" in said:
-                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {printable(said['no_memory'])}")
-            if "wrong" in said:
-                wrong = printable(said["wrong"]) or "it says that its result is wrong"
-                call.missing = printable(said.get("missing", ""))
-                return wrong
-            if contender is self.reference:
-                if said.get("none"):
-                    return None
-                self.problem.learn(call, said)
-            kinds = said["kinds"] if contender is self.reference else told["expected"]
             found = {}
-            for (name, dtype, shape), place in zip(kinds, said["results"], strict=True):
-                found[name] = contender.fetch(place, shape, getattr(torch, dtype), is_input=name in call.aliases)
+            for (name, dtype, shape), place in zip(kinds or (), said["results"] if kinds else (), strict=True):
+                if not spoils:
+                    found[name] = contender.fetch(place, shape, getattr(torch, dtype))
+                elif name not in call.aliases:  # else it is an input as well
+                    contender.spoil(place, shape, getattr(torch, dtype))
             return found
         except torch.OutOfMemoryError:  # the judge's own, too
             raise
@@ -912,8 +935,34 @@ class Run:
                 raise
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
+    def inspect(self, contender, calls, described, said, results, limit):
+        """Asks what is wrong with results, now that they are read, and leaves NaN there. What it does in between changes none of them.
+
+        The reference tells of what kinds its results are; where the judge did not know, it reads them now.
+        """
+        answers = contender.ask("inspect", limit).get("calls")
+        answers = [each if isinstance(each, dict) else {} for each in answers] if isinstance(answers, list) else []
+        for n, (call, answer) in enumerate(itertools.zip_longest(calls, answers[: len(calls)], fillvalue={})):
+            call.missing, kinds = "", described[n]["expected"]
+            if "no_memory" in answer:
+                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {printable(answer['no_memory'])}")
+            if "wrong" in answer:
+                results[n] = printable(answer["wrong"]) or "it says that its result is wrong"
+                call.missing = printable(answer.get("missing", ""))
+            elif contender is self.reference and answer.get("none"):
+                results[n] = None
+            elif contender is self.reference:
+                self.problem.learn(call, answer)
+                if kinds is None:
+                    kinds = answer["kinds"]
+                    results[n] = self.take(contender, call, kinds, said[n])
+            if isinstance(results[n], dict):
+                spoiled = self.take(contender, call, kinds, said[n], spoils=True)
+                results[n] = spoiled if isinstance(spoiled, str) else results[n]
+
     def examine(self, call, results, reference=None):
         """What is wrong with a call's results; errors go to call.row. Asks for a reference where it could loosen the bound."""
+        keep_within(self.report.begun + self.options.within)
         call.row, problem = {"unjudged": 0, "ties": 0}, self.problem
         if isinstance(results, str):
             return results
@@ -1053,6 +1102,8 @@ def ratio(timing):
     """The ratio in words, or that there is none: a copy of the reference would not get 1 either."""
     if timing["noisy"]:
         return "too noisy to time: other processes are using the processor"
+    if timing["too_short"]:
+        return "too short to time: a request takes much longer than the calls in it"
     number = f"{timing['ratio']:.2f}" if timing["ratio"] >= 0.1 else f"{timing['ratio']:.2g}"  # never 0.00
     if timing["slower"]:
         return f"{number}x, slower"
@@ -1150,14 +1201,18 @@ class Stopwatch:
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
-        times["noisy"] = times["reference"]["us"] > TOO_NOISY * quiet  # a copy of the reference would be told to be as much slower
+        # A copy of the reference would be told to be as much slower. By the same clock others are the cause, else the judge's requests.
+        outside = [t["outside_us"] for t in references]
+        disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
+        times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)
+        times["too_short"] = not times["noisy"] and times["reference"]["us"] > TOO_NOISY * quiet
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
     def judge(self):
         run, what = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {what}")
         times = run.report.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
-        if run.options.seed is not None or times["noisy"]:  # who knew the seed could have prepared
+        if run.options.seed is not None or times["noisy"] or times["too_short"]:  # who knew the seed could have prepared
             times["ratio"] = None
         run.report.check(
             f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
@@ -1167,7 +1222,7 @@ class Stopwatch:
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
             told = f"by its own clock {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
             print(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
-        shown = ratio(times) if times["ratio"] or times["noisy"] else "no ratio, because --seed repeats a run"
+        shown = ratio(times) if times["ratio"] or times["noisy"] or times["too_short"] else "no ratio, because --seed repeats a run"
         clock = "its own clock" if times["clock"] == "inside" else "the time from outside, for they differ"
         print(f"       {what:<20} {shown}, by {clock}")
 
@@ -1382,7 +1437,7 @@ def sentence(run, calls):
     """What was found, for somebody who reads nothing else."""
     name, findings = printable(os.path.basename(run.options.solution)), run.report.findings
     for what, detail in findings.items():
-        told = f"WRONG: {name} is convicted. {what}: {detail}"
+        told = f"WRONG: {name} is convicted in {setting(run)}. {what}: {detail}"
         told += f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
         return told + (f" Hint: {told_by}." if (told_by := run.problem.hint()) else "")
     if not calls:
@@ -1391,7 +1446,7 @@ def sentence(run, calls):
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.report.timings.get("forward")):
         return f"{told}; its time was not measured"
-    if times["noisy"]:
+    if times["noisy"] or times["too_short"]:
         return f"{told}; at {run.problem.label} it is {ratio(times)}"
     told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
     if times["ratio"] is None:

@@ -165,6 +165,8 @@ class AnyCall(Call):
         told = {"skeleton": self.skeleton, "seed": self.seed, "evaluates": self.evaluates, "exact": self.is_exact}
         told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
         told |= {"resets": problem.remembers, "draws": problem.draws, "expected": None, "state": None}
+        if is_reference and timed and self.expected is not None:  # so that neither has more to say than the other while a clock runs
+            told |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
         if not is_reference:
             told |= {"expected": self.expected_of_solution, "outline": self.outline, "aliases": self.aliases}
             told |= {"state": [name.removeprefix("state ") for name in names if name.startswith("state ")]}

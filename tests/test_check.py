@@ -392,6 +392,8 @@ def test_the_last_line_names_the_dtype_and_the_device(quick, capsys):
     """A ratio that is quoted alone could be misread."""
     status, out, _ = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--dtype", "bfloat16", "--size", "9")
     assert status == 0 and " in bfloat16 on a CPU (" in out.splitlines()[-1]
+    status, out, _ = judge(capsys, CHEATS[0].parent / "zeros_always.py", "--no-timing", "--dtype", "float16", "--size", "9")
+    assert status == 1 and " in float16 on a CPU (" in out.splitlines()[-1]
     run = types.SimpleNamespace(options=types.SimpleNamespace(dtype="float32"), dtype=torch.float32, cuda=True, device_name="NVIDIA H200")
     run.tf32 = True
     assert problems.setting(run) == "float32 (with TF32) on NVIDIA H200"
@@ -579,7 +581,8 @@ def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkey
         run.report.findings |= {"normal inputs": "8: wrong"} if wrong else {}
         if who in LACKS:
             raise LACKS[who]
-        check.Run.take(run, run.solution, types.SimpleNamespace(), {}, {"no_memory": "out of memory"})
+        run.solution.ask = lambda *_: {"calls": [{"no_memory": "out of memory"}]}
+        run.inspect(run.solution, [types.SimpleNamespace()], [{"expected": None}], [{}], {}, 1.0)
 
     monkeypatch.setattr(check, "judge_values", found)
     status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only")
@@ -624,7 +627,7 @@ def test_a_judge_without_descriptors_does_not_convict(monkeypatch):
     contender = types.SimpleNamespace(who="solution", fetch=lambda *_, **__: refuse(None))
     call, told = types.SimpleNamespace(aliases=()), {"expected": [["C", "float32", [1, 1]]]}
     with pytest.raises(OSError, match="Too many open files"):
-        run.take(contender, call, told, {"results": [[0, 0, [1, 1]]]})
+        run.take(contender, call, told["expected"], {"results": [[0, 0, [1, 1]]]})
 
 
 @pytest.mark.parametrize("kind", ["OSError(24, 'Too many open files')", 'RuntimeError("can\'t start new thread")'])
@@ -646,6 +649,16 @@ def test_a_run_ends_within_its_bound(quick, capsys):
     path = CHEATS[0].parent / "hangs_asleep.py"
     status, out, err = judge(capsys, path, "--no-timing", "--forward-only", "--within", "3", "--timeout", "600", "--size", "9")
     assert status == 2 and "--within" in err.splitlines()[-1] and time.perf_counter() - begun < 30, out + err
+
+
+def test_a_run_ends_within_its_bound_while_no_child_is_waited_for():
+    """Comparisons of large results had no bound."""
+    run = object.__new__(check.Run)
+    run.report = types.SimpleNamespace(begun=time.perf_counter() - 10.0)
+    run.options = types.SimpleNamespace(within=5.0)
+    for act in (functools.partial(run.examine, types.SimpleNamespace(), []), functools.partial(run.request, None, [])):
+        with pytest.raises(check.CannotRun, match="--within"):
+            act()
 
 
 def test_a_reference_that_somebody_slows_down_is_no_verdict(quick, capsys, monkeypatch):
@@ -1211,7 +1224,7 @@ def test_what_memory_cannot_have_moved_is_impossible(clock):
 
 
 def test_a_slow_solution_is_slower():
-    quiet = {"noisy": False}
+    quiet = {"noisy": False, "too_short": False}
     assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": True, **quiet}) == "0.85x, slower"
     open_ = "at least 0.85x, which leaves open whether it is faster"
     assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": False, **quiet}) == open_
@@ -1226,6 +1239,17 @@ def test_no_ratio_where_the_reference_differs_from_itself(in_turns, noisy):
     loaded = [(10, 10 * in_turns * 1e-6, [in_turns] * 10)] * 3
     settled = watch.settle(loaded, [(10, 10 * 14000e-6, [14000.0] * 10)] * 3)
     assert settled["noisy"] == noisy and ("too noisy" in check.ratio(settled)) == noisy
+
+
+def test_what_the_judge_itself_takes_is_not_blamed_on_others():
+    """At N = 64 "other processes are using the processor" was said of a quiet machine, where requests take longer than their calls."""
+    requests = [(10, 10 * 100e-6, [20.0] * 10)] * 3
+    settled = watch_of(requests).settle(requests, [(10, 10 * 150e-6, [20.0] * 10)] * 3)
+    assert settled["clock"] == "outside" and not settled["noisy"] and settled["too_short"]
+    assert check.ratio(settled).startswith("too short to time")
+    disturbed = [(10, 10 * 160e-6, [20.0] * 10)] * 3  # by the same clock the reference differs from itself
+    settled = watch_of(requests).settle(disturbed, [(10, 10 * 150e-6, [20.0] * 10)] * 3)
+    assert settled["noisy"] and not settled["too_short"]
 
 
 def test_what_a_request_takes_for_each_call_is_not_the_calls():

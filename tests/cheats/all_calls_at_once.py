@@ -1,4 +1,4 @@
-# ok with --trials 8 --size 128, below 2x: the calls of a request in one batch, past the harness; at 16 that saves what launching costs
+# ok with --trials 16 --size 128, below 2x: the calls of a request in one batch, past the harness; at 16 that saves what launching costs
 import sys
 
 import torch

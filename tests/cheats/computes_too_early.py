@@ -1,4 +1,4 @@
-# ok with --trials 8 --size 256, below 2x: a process of another session begins when the inputs are there, not when it is asked
+# ok with --trials 16 --size 256, below 2x: a process of another session begins when the inputs are there, not when it is asked
 import ctypes
 import mmap
 import os

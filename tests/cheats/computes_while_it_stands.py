@@ -1,4 +1,4 @@
-# WRONG with --trials 8 --size 512: it answers at once; a thread that waited for a disk when looked at computes what is being read
+# WRONG with --trials 16 --size 512: it answers at once; a thread that waited for a disk when looked at computes what is being read
 import ctypes
 import mmap
 import os
