@@ -619,7 +619,8 @@ class Anything:
             made += [self.call(name, evaluates=True) for name in ("drawn", *random.sample(variants, 2))]
             if self.run.gradients:
                 made += [self.call(name, "gradients") for name in ("drawn", *variants)]
-            made += random.sample(made, 2)
+            drawn = [call for call in made if call.name == "drawn"]  # a variant may be of no use, and then no call were made twice
+            made += [random.choice(drawn), random.choice(made)]
             for call in made:
                 call.constructor = seed
             random.shuffle(made)
