@@ -2837,7 +2837,7 @@ struct SixteenBitPolicy {
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
-  // A consumer warpgroup computes its share of a CTA's tile: 64 rows, except in diagonal pairs (docs/kernel.md).
+  // A consumer warpgroup computes its share of a CTA's tile: 64 rows, or other rows in diagonal pairs (docs/kernel.md).
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
     const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
@@ -3263,7 +3263,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
   const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began
-  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&args.controls[matrix].fallback); };
+  auto falls_back = [&] {
+    if (!is_reset || !(progress & kFallback)) return false;
+    __threadfence();   // acquires the Control that was written before the progress
+    return load_relaxed(&args.controls[matrix].fallback) != 0;
+  };
   if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
@@ -3396,8 +3400,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     // What follows writes words that CTA 0 resets, so it waits for CTA 0. CUDA promises no order of CTAs, but every GPU
     // so far starts them in the order of their numbers. CTA 0 waits for no other CTA, so the wait ends. The stress
     // build (tests/test_stress.py) delays CTA 0 to test this.
-    while ((wide || non_finite) && !is_reset && read_progress(args) >= kPackingDone) {}
-    IF_INITCHECK(if (wide || non_finite) __threadfence();)
+    if (wide || non_finite) {
+      while (!is_reset && read_progress(args) >= kPackingDone) {}
+      __threadfence();   // acquires the counters that CTA 0 reset before it published the progress
+    }
     for (int u = 0; u < 2 * wide; ++u) {   // the mask of the block's row, then of its column
       uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);

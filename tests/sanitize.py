@@ -21,10 +21,9 @@ kernel of 20 lines that does only this is reported too, and is clean if every la
 arrives. The consumers of half precision meet at an mbarrier where they sum exactly, since other warps are active then.
 
 initcheck has to watch every kernel, torch's too: otherwise it takes what those kernels write for uninitialized. In the copy
-(TRIL_MATMUL_INITCHECK) three things differ. The kernels look in their workspace for the number of their launch, to see whether another CTA
-has written; so these words begin as zeros. CTAs of packing have a fence behind that look: the tool keeps notes on words that the first CTA
-resets meanwhile, and would find stale notes in the L1. Operands are copied to rows that are multiples of 16 bytes; cp.async is told how
-many bytes of the last 16 to read, but the tool sees a read of all 16, so that the padding begins as zeros.
+(TRIL_MATMUL_INITCHECK) two things differ. The kernels look in their workspace for the number of their launch, to see whether another CTA
+has written; so these words begin as zeros. Operands are copied to rows that are multiples of 16 bytes; cp.async is told how many bytes of
+the last 16 to read, but the tool sees a read of all 16, so that the padding begins as zeros.
 
 torch's caching allocator is off, so that every tensor is an allocation of its own. A read beyond a tensor, or before it was written, shows.
 """
