@@ -99,17 +99,22 @@ tril_matmul 1.0, MIT licence (see LICENSE).
 """
 
 import contextlib
+import dis
 import functools
 import glob
 import hashlib
 import importlib.machinery
 import importlib.util
+import linecache
 import math
 import numbers
 import operator
 import os
+import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -2254,14 +2259,16 @@ void launch_split_tf32(const Product& p, const Gpu& gpu) {
       },
       constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kSplitTf32BlockK));
 }
+"""
 
-void launch_mma(const Product& p, const Gpu& gpu) {
-  std::visit([&](auto element, auto x_k_major, auto y_k_major) {
-    using T = decltype(element);
+_CUDA_MMA_LAUNCH = r"""
+template <typename T>
+static void launch_mma(const Product& p, const Gpu& gpu) {
+  std::visit([&](auto x_k_major, auto y_k_major) {
     // The minor number matters only before 9.0. There are no clusters there, and launch_tiles does not use the result
     const int ctas_per_sm = mma_ctas_per_sm<T>(100 * gpu.major);
     launch_tiles<mma_product<T, x_k_major, y_k_major>, MmaMemory<T>>(p, kMmaBlockK<T>, ctas_per_sm, gpu);
-  }, element_of(p.type), constant(p.x_col == 1), constant(p.y_row == 1));
+  }, constant(p.x_col == 1), constant(p.y_row == 1));
 }
 """
 
@@ -3018,6 +3025,23 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   return map;
 }
 
+// Launches the kernel for tiles of one width.
+template <typename T, bool kWide>
+static void launch_sixteen_bit_tiles(const SixteenBitProduct& args, const Gpu& gpu) {
+  const Product& p = args.p;
+  std::visit([&](auto major_x, auto major_y, auto stored_twice) {
+    using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, kWide, stored_twice>;
+    const int ctas = Policy::kCtas * args.tiles.splits;   // CTAs of a cluster
+    constexpr auto kBytes = sizeof(SharedMemory<Policy>);
+    launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
+                                        args, NoSecondProduct::Product());
+  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(is_stored_twice(p)));
+}
+
+// The instances of launch_sixteen_bit_tiles. They stand in several parts of the source: see _CUDA_PARTS.
+using SixteenBitLauncher = void(const SixteenBitProduct& args, const Gpu& gpu);
+SixteenBitLauncher launch_narrow_float16, launch_wide_float16, launch_narrow_bfloat16, launch_wide_bfloat16;
+
 // Launches the 16-bit kernel. The tail tiles, if there are any, are launched first, as a batch of products.
 template <typename T>
 static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
@@ -3038,22 +3062,12 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.x = encode_map(p.x, p.x_row, p.x_col, p.m, x_box, p, p.x_batch, args.x_batch);
   args.y = encode_map(p.y, p.y_col, p.y_row, p.n, args.tiles.column_split_tiles ? kBlock : x_box, p, p.y_batch,
                       args.y_batch);
-  std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
-    using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
-    const int ctas = Policy::kCtas * args.tiles.splits;   // CTAs of a cluster
-    constexpr auto kBytes = sizeof(SharedMemory<Policy>);
-    launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
-                                        args, NoSecondProduct::Product());
-  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(args.tiles.order.edge == 4), constant(twice));
+  const bool wide = args.tiles.order.edge == 4;
+  if (std::is_same_v<T, __half>)
+    (wide ? launch_wide_float16 : launch_narrow_float16)(args, gpu);
+  else
+    (wide ? launch_wide_bfloat16 : launch_narrow_bfloat16)(args, gpu);
 }
-"""
-
-# Each of these launchers is a part of the source that nvcc compiles separately (_CUDA_PARTS): they take the longest.
-_CUDA_LAUNCH_FLOAT16 = r"""
-void launch_float16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__half>(p, gpu); }
-"""
-_CUDA_LAUNCH_BFLOAT16 = r"""
-void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_sixteen_bit<__nv_bfloat16>(p, gpu); }
 """
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ----
@@ -3240,7 +3254,9 @@ DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fa
   if (fallback) atomicExch(&control.fallback, 1);
   atomicOr(args.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
+"""
 
+_CUDA_PACKING_KERNEL = r"""
 // Packs the operands, with one CTA per block. Once a product falls back, CTAs that have not begun do nothing. CTA 0
 // also resets the counters. A separate kernel for that took 1 us on the GPU and 4 us on the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Fp16x3Product args) {
@@ -3835,6 +3851,22 @@ struct Fp16x3Policy {
 };
 """
 
+_CUDA_FP16X3_TILES_LAUNCH = r"""
+// Launches the fp16x3 kernel for one product, or for both gradients, dX and dY.
+template <bool kAllowTf32>
+static void launch_fp16x3_tiles(const Fp16x3Product& first, const Fp16x3Product* second, const Gpu& gpu) {
+  std::visit([&](auto major_x, auto major_y) {
+    using Policy = Fp16x3Policy<major_x, major_x || major_y, !kAllowTf32>;
+    const Launch launch(gpu.sms / 2 * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
+    if (second == nullptr) return launch_kernel<tile_product<Policy>>(launch, first, NoSecondProduct::Product());
+    // The first policy computes the NT product dX, the second one the TN product dY. They have no names here, because
+    // nvcc's host code cannot use a type that a lambda declares.
+    launch_kernel<tile_product<Fp16x3Policy<false, false, !kAllowTf32>, Fp16x3Policy<true, true, !kAllowTf32>>>(
+        launch, first, *second);
+  }, constant(k_is_row(kX, first.p)), constant(k_is_row(kY, first.p)));
+}
+"""
+
 # ---- Fix-up: outliers, and products that need the fallback. ----
 #
 # Takes a Fp16x3Product after the fp16x3 kernel has ended. Adds the terms of outliers to C. If a product falls back, the
@@ -3954,6 +3986,17 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     __syncthreads();
   } while (queued);
 #endif
+}
+"""
+
+_CUDA_FIXUP_LAUNCH = r"""
+// kByK: elements of X that differ in k alone are neighbours in memory.
+template <bool kByK>
+static void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
+  std::visit([&](auto y_k_major) {
+    launch_tiles<fixup_kernel<kByK, y_k_major>, MmaMemory<float>>(args.p, kMmaBlockK<float>,
+                                                                  mma_ctas_per_sm<float>(900), gpu, args);
+  }, constant(args.p.y_row == 1));
 }
 """
 
@@ -4171,11 +4214,17 @@ struct Workspace {
 
 // ---- fp16x3, launching: all kernels of a product, or of two.
 
+// The instances of launch_fp16x3_tiles and launch_fixup. They stand in other parts of the source: see _CUDA_PARTS.
+using Fp16x3Launcher = void(const Fp16x3Product& first, const Fp16x3Product* second, const Gpu& gpu);
+Fp16x3Launcher launch_fp16x3_tf32, launch_fp16x3_float32;
+using FixupLauncher = void(const Fp16x3Product& args, const Gpu& gpu);
+FixupLauncher launch_fixup_x_by_k, launch_fixup_x_by_line;
+
 // Launches a product, or two gradients as Workspace describes them: packing, the product or products, and one fix-up
 // for each.
 static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
                           const Fp16x3Product* kept = nullptr) {
-  const int clusters = gpu.sms / 2;
+  const int clusters = gpu.sms / 2;   // as launch_fp16x3_tiles has them
   Workspace workspace(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
   Fp16x3Product &first = workspace.product[0], &second = workspace.product[1];
   first.launch = second.launch = launch_number();
@@ -4183,23 +4232,12 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
   // Tiles have 32-bit numbers. A second gradient has as many tiles as the first one.
   if (first.split_tiles.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
-  std::visit([&](auto tf32, auto major_x, auto major_y) {
-    using Policy = Fp16x3Policy<major_x, major_x || major_y, !tf32>;
-    const Launch launch(clusters * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
-    if (workspace.products == 1) return launch_kernel<tile_product<Policy>>(launch, first, NoSecondProduct::Product());
-    // The first policy computes the NT product p, the second one the TN product dy
-    launch_kernel<tile_product<Fp16x3Policy<false, false, !tf32>, Fp16x3Policy<true, true, !tf32>>>(launch, first,
-                                                                                                    second);
-  }, constant(p.allow_tf32), constant(k_is_row(kX, p)), constant(k_is_row(kY, p)));
+  Fp16x3Launcher* const launch_all_tiles = p.allow_tf32 ? launch_fp16x3_tf32 : launch_fp16x3_float32;
+  launch_all_tiles(first, workspace.products == 2 ? &second : nullptr, gpu);
   // The fallback reads any strides. It copies single elements where 16 bytes cannot be copied at once.
   for (int u = 0; u < workspace.products; ++u) {
     const Fp16x3Product& args = workspace.product[u];
-    std::visit(
-        [&](auto x_k_major, auto y_k_major) {
-          launch_tiles<fixup_kernel<x_k_major, y_k_major>, MmaMemory<float>>(
-              args.p, kMmaBlockK<float>, mma_ctas_per_sm<float>(900), gpu, args);
-        },
-        constant(args.p.x_col == 1), constant(args.p.y_row == 1));
+    (args.p.x_col == 1 ? launch_fixup_x_by_k : launch_fixup_x_by_line)(args, gpu);
   }
 }
 // [end packed launches]
@@ -4208,13 +4246,16 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
 
 // These functions are defined in other parts of the source: see _CUDA_PARTS.
 using Launcher = void(const Product& p, const Gpu& gpu);
-Launcher launch_exact, launch_split_tf32, launch_mma, launch_float16, launch_bfloat16;
+Launcher launch_exact, launch_split_tf32, launch_float16, launch_bfloat16;
+Launcher launch_mma_float32, launch_mma_float64, launch_mma_float16, launch_mma_bfloat16;
 
 // Launches a product, and `mirror` if the kernel stores only the lower half of a symmetric C.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
+  // In the order of ElementType
+  Launcher* const mma[] = {launch_mma_float32, launch_mma_float64, launch_mma_float16, launch_mma_bfloat16};
+  Launcher* const sixteen_bit = p.type == kFloat16 ? launch_float16 : launch_bfloat16;
   // In the order of Kernel
-  Launcher* launchers[] = {launch_exact, launch_split_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16,
-                           launch_mma};
+  Launcher* const launchers[] = {launch_exact, launch_split_tf32, sixteen_bit, mma[p.type]};
   kernel == kFp16x3Kernel ? launch_fp16x3(p, gpu) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kFp16x3Kernel || (kernel == kSixteenBitKernel && !is_stored_twice(p)))) {
     const Launch launch(triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
@@ -4244,7 +4285,7 @@ _CPP_BINDING = r"""
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -4279,6 +4320,15 @@ namespace {
 
 using at::Tensor;
 
+// [begin empty]
+// Does what at::empty does. The header of at::empty takes a seventh of the time that the binding compiles.
+Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const std::optional<at::ScalarType> dtype = c10::optTypeMetaToScalarType(options.dtype_opt());
+  return at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(sizes), dtype, options.layout_opt(),
+                                             options.device_opt(), options.pinned_memory_opt(), {});
+}
+// [end empty]
+
 // Makes a tensor's device the current one until the call ends, and has what the launchers need to know of it.
 struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
@@ -4293,8 +4343,9 @@ struct OnDevice : Gpu {
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
     stream = c10::cuda::getCurrentCUDAStream();
     allocate = [](const Gpu& gpu, int64_t bytes) {
-      return (static_cast<const OnDevice&>(gpu).workspace = at::empty({bytes}, at::device(at::kCUDA).dtype(at::kByte)))
-          .mutable_data_ptr();
+      const OnDevice& on = static_cast<const OnDevice&>(gpu);
+      on.workspace = make_empty({bytes}, at::device(at::kCUDA).dtype(at::kByte));
+      return on.workspace.mutable_data_ptr();
     };
   }
 };
@@ -4398,7 +4449,7 @@ Tensor padded_copy(const Tensor& t) {
   c10::SmallVector<int64_t, 8> shape(from.sizes());
   const int64_t size = from.element_size(), length = shape.back();
   shape.back() = (length + 7) / 8 * 8;
-  Tensor to = at::empty(shape, from.options());
+  Tensor to = make_empty(shape, from.options());
   IF_INITCHECK(to.zero_();)
   to = to.narrow(-1, 0, length);
   // All of these numbers of bytes must be multiples of a word
@@ -4455,7 +4506,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   const OnDevice on(x);
   c10::SmallVector<int64_t, 8> shape(x.sizes());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
-  const Tensor c = at::empty(shape, x.options());
+  const Tensor c = make_empty(shape, x.options());
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has any term
   Product p = describe(x, y, c, contraction, structure);
   if (p.symmetric && is_computed_whole(p, on)) structure &= 15, p.c_lower = p.symmetric = 0;   // C has no mask
@@ -4486,7 +4537,7 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0)
     return {};
   const OnDevice on(x);
-  const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
+  const Tensor dx = make_empty(x.sizes(), x.options()), dy = make_empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   // An upper C was computed as C^T = Y^T X^T. The first operand is Y^T, so dY takes the place of dX, and dX that of dY.
@@ -4503,7 +4554,7 @@ Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
   const OnDevice on(x);
-  const Tensor c = at::empty(x.sizes(), x.options());
+  const Tensor c = make_empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
   Tensor as_x = x, as_y = x, before;
   const Product p = describe(as_x, as_y, c, kNN, kLowerAll);
@@ -4531,32 +4582,95 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. ----
 
-# By TRIL_MATMUL_PATH: 'auto' (or unset); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two kernels, with the mma kernel
-# for float64 and on other GPUs.
+# By TRIL_MATMUL_PATH: 'auto' (or unset, or empty); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two kernels, with the
+# mma kernel for float64 and on other GPUs.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
-_wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
+_wanted = os.environ.get("TRIL_MATMUL_PATH") or "auto"
 if _wanted not in _PATHS:
     raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact', 'mma' or 'hopper', but is {_wanted!r}")
 _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. ----
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_COPIER, _CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_SIXTEEN_BIT]
-# Behind the templates, parts that nvcc compiles at once, each with kernels that it alone launches.
+# In reading order, which is the compilers' order. A section that no part names belongs to every part.
+_CUDA_SECTIONS = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH, _CUDA_COPIER]
+_CUDA_SECTIONS += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_TILE_LAUNCH, _CUDA_MMA_LAUNCH, _CUDA_SKELETON]
+_CUDA_SECTIONS += [_CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
+_CUDA_SECTIONS += [_CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR, _CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
+_FP16X3_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
+
+
+def _instance(launcher, instance, parameters="const Product& p", arguments="p"):
+    """A C++ function that calls an instance of a launcher's template."""
+    return f"void {launcher}({parameters}, const Gpu& gpu) {{ {instance}({arguments}, gpu); }}"
+
+
+def _sixteen_bit_instance(launcher, arguments):
+    return _instance(launcher, f"launch_sixteen_bit_tiles<{arguments}>", "const SixteenBitProduct& args", "args")
+
+
+def _fp16x3_instance(launcher, argument):
+    parameters = "const Fp16x3Product& first, const Fp16x3Product* second"
+    return _instance(launcher, f"launch_fp16x3_tiles<{argument}>", parameters, "first, second")
+
+
+def _fixup_instance(launcher, argument):
+    return _instance(launcher, f"launch_fixup<{argument}>", "const Fp16x3Product& args", "args")
+
+
+# Each part has kernels that it alone launches. So several nvcc can compile the parts side by side. The number is the time of one core for
+# sm_90a, in seconds, beyond 1.8 s for what all parts share (AMD EPYC, nvcc 13.0).
 _CUDA_PARTS = [
-    [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FIXUP, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH],
-    [_CUDA_TILE_LAUNCH, _CUDA_INVERSE],
-    [_CUDA_LAUNCH_FLOAT16],
-    [_CUDA_LAUNCH_BFLOAT16],
+    (10.3, [*_FP16X3_SECTIONS, _fp16x3_instance("launch_fp16x3_float32", "false"), _fixup_instance("launch_fixup_x_by_k", "true")]),
+    (8.0, [*_FP16X3_SECTIONS, _fp16x3_instance("launch_fp16x3_tf32", "true"), _fixup_instance("launch_fixup_x_by_line", "false")]),
+    (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
+    (5.0, [_CUDA_TILE_LAUNCH, _CUDA_INVERSE]),
+    (6.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_float32", "launch_mma<float>"), _instance("launch_mma_float64", "launch_mma<double>")]),
+    (
+        9.0,
+        [
+            _CUDA_MMA_LAUNCH,
+            _instance("launch_mma_float16", "launch_mma<__half>"),
+            _instance("launch_mma_bfloat16", "launch_mma<__nv_bfloat16>"),
+        ],
+    ),
+    (6.0, [_instance("launch_float16", "launch_sixteen_bit<__half>"), _sixteen_bit_instance("launch_narrow_float16", "__half, false")]),
+    (6.3, [_sixteen_bit_instance("launch_wide_float16", "__half, true")]),
+    (
+        6.0,
+        [
+            _instance("launch_bfloat16", "launch_sixteen_bit<__nv_bfloat16>"),
+            _sixteen_bit_instance("launch_narrow_bfloat16", "__nv_bfloat16, false"),
+        ],
+    ),
+    (6.5, [_sixteen_bit_instance("launch_wide_bfloat16", "__nv_bfloat16, true")]),
 ]
-for _part, _sources in enumerate(_CUDA_PARTS):
-    _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
+
+
+def _list_strings():
+    """{each string of the CUDA source: the parts that name it}, in the order in which the compilers read them."""
+    strings = {string: [] for string in _CUDA_SECTIONS}
+    for part, (_, named) in enumerate(_CUDA_PARTS):
+        for string in named:
+            strings.setdefault(string, []).append(part)
+    return strings
+
+
+# The whole source, for tools. `nvcc -DPART=2` compiles part 2 of it.
+_CUDA_SOURCES = []
+for _string, _parts in _list_strings().items():
+    _condition = " || ".join(f"PART == {part}" for part in _parts)
+    _CUDA_SOURCES += [f"#if !defined(PART) || {_condition}", _string, "#endif"] if _parts else [_string]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on all cores
-_NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
+# These decide what the compilers make of the same source, so a build's name depends on them.
+_COMPILER_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PYTORCH_NVCC", "CC", "CXX")
+_CXX_FLAGS = ["-O1"]  # of the binding: -O2 takes 1 s of 7 longer
+_SECONDS_OF_A_CORE = 130  # to compile all for one target, on a host of H200s
+_SECONDS_BETWEEN_REPORTS = 30
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 _CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-# Each of torch's CUDA version: nvcc's own requirements bring the newest nvvm, whose PTX an older ptxas refuses.
+# All get the version of torch's CUDA: the requirements of nvcc alone bring the newest nvvm, whose PTX an older ptxas refuses.
+# examples/compiler.py reads this line.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
@@ -4580,15 +4694,81 @@ def _pip_toolkit(cuda, path):
     return found[0], headers, f"{found[-1]}/{files[-1]}"
 
 
-def _load_build(folder, name):
-    """The extension module that lies finished in the folder, or None."""
-    library = next(glob.iglob(f"{glob.escape(folder)}/{name}*.so"), None)  # torch numbers what a process builds again
-    if library is None:
+_MODULE_CODE = sys._getframe().f_code  # the code of this file, however it is executed
+
+
+def _add_lines(strings):
+    """The strings of C++ with #line directives, so that compilers and profilers name this file and its lines. The code object knows where a
+    string begins, also where the text is executed from a string. A notebook executes a cell's statements one by one, but knows the text
+    of the cell. A string that is made at run time has no place."""
+    begins = {}
+    for instruction in dis.get_instructions(_MODULE_CODE):
+        if instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str):
+            lines = (line for start, end, line in _MODULE_CODE.co_lines() if start <= instruction.offset < end)
+            begins[instruction.argval] = next(lines)
+    cell = "".join(linecache.getlines(_MODULE_CODE.co_filename))
+    for string in strings:
+        if string not in begins and string in cell:
+            begins[string] = cell[: cell.index(string)].count("\n") + 1
+    file = _MODULE_CODE.co_filename.replace("\\", "\\\\").replace('"', '\\"')
+    places = [f'#line {begins[string]} "{file}"' if string in begins else '#line 1 "made at run time"' for string in strings]
+    return [text for place, string in zip(places, strings, strict=True) for text in (place, string)]
+
+
+def _runtime_of(home):
+    """The folder of a toolkit with the library that the linker is told, libcudart.so, or None."""
+    folders = [f"{home}/lib64", f"{home}/lib", *glob.glob(f"{glob.escape(home)}/targets/*/lib")]
+    return next((folder for folder in folders if os.path.exists(f"{folder}/libcudart.so")), None)
+
+
+def _ask_nvcc(nvcc, question, pattern):
+    """What nvcc, as a shell reads it, answers: the first group of the pattern, or None."""
+    done = subprocess.run(f"{nvcc} {question}", shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    found = re.search(pattern, done.stdout, re.MULTILINE)
+    return found and found[1]
+
+
+def _find_toolkit(home):
+    """(nvcc as a shell reads it, folders of headers, libcudart or its folder or None), or None without nvcc. `home` is what torch found."""
+    nvcc = os.environ.get("PYTORCH_NVCC")
+    if not nvcc and home is not None and os.path.exists(f"{home}/bin/nvcc"):
+        nvcc = shlex.quote(f"{home}/bin/nvcc")
+    if not nvcc or home is None:  # pip's packages, which torch does not know
+        found = _pip_toolkit(torch.version.cuda, sys.path)
+        if found is not None:
+            return nvcc or shlex.quote(f"{found[0]}/bin/nvcc"), *found[1:]
+    if not nvcc and home is not None and (path := shutil.which("nvcc")):
+        _say(f"CUDA_HOME is {home}, which has no bin/nvcc; {path} compiles instead")
+        nvcc = shlex.quote(path)
+    if not nvcc:
         return None
-    spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if home is None or _runtime_of(home) is None:  # where nvcc is a wrapper in /usr/local/bin, torch takes /usr/local for the toolkit
+        home = _ask_nvcc(nvcc, "--dryrun x.cu", r"^#\$ TOP=(.+)$") or home
+    if home is None:
+        return nvcc, [], None
+    headers = [f"{home}/include", *glob.glob(f"{glob.escape(home)}/targets/*/include")]
+    return nvcc, [folder for folder in headers if os.path.exists(folder)], _runtime_of(home)
+
+
+def _is_whole(library):
+    """Whether a library has its end: the linker puts the table of sections there, and the ELF header says where that ends."""
+    with open(library, "rb") as file:
+        header = file.read(64)
+    start, size, count = (int.from_bytes(header[first:end], "little") for first, end in ((40, 48), (58, 60), (60, 62)))
+    return len(header) == 64 and os.path.getsize(library) >= start + size * count
+
+
+def _load_build(folder, name):
+    """The extension module that lies finished in the folder, or None, also where the library there is damaged."""
+    library = next(glob.iglob(f"{glob.escape(folder)}/{name}*.so"), None)  # torch numbers what a process builds again
+    if library is None or not _is_whole(library):
+        return None
+    with contextlib.suppress(ImportError):
+        spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    return None
 
 
 def _build():
@@ -4599,12 +4779,78 @@ def _build():
         return None
     names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # a: with wgmma
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
-    # All that decides the binary: an edited file, a new GPU or another Python never meets an old build
-    decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
+    # All that decides the binary: an edited file, a new GPU or another Python never meets an old build. The versions of the compilers are
+    # left out, since a finished build is loaded where there are none.
+    decisive = [*_CUDA_SOURCES, _CPP_BINDING, *_CXX_FLAGS, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
+    decisive += [f"{name}={os.environ[name]}" for name in _COMPILER_VARIABLES if os.environ.get(name)]
     name = "tril_matmul_" + hashlib.sha256("\n".join(decisive).encode()).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions")  # as torch has it
-    return _load_build(f"{root}/{name}", name) or _compile(root, name, flags, names)
+    with _ExplainFolder(root):
+        module = _load_build(f"{root}/{name}", name)
+    return module or _compile(root, name, flags, names)
+
+
+class _ExplainFolder:
+    """Inside `with`, an error of the system about the build folder says which variable names that folder."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, OSError):
+            reason = f"tril_matmul: the CUDA kernels cannot be built in {self.root} ({error.strerror})"
+            advice = "set TORCH_EXTENSIONS_DIR to a folder in which this process may write files"
+            raise OSError(error.errno, f"{reason}; {advice}", error.filename) from None
+
+
+def _count_jobs():
+    """How many compilers may run at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(os.environ.get("MAX_JOBS") or cores)
+
+
+def _group_parts(jobs):
+    """The parts of the source in at most `jobs` groups that take about as long as each other. Where there are few cores few nvcc run, and
+    what the parts share is compiled less often."""
+    groups = [[] for _ in range(min(max(jobs, 1), len(_CUDA_PARTS)))]
+    seconds = [0.0] * len(groups)
+    for part in sorted(range(len(_CUDA_PARTS)), key=lambda part: -_CUDA_PARTS[part][0]):
+        shortest = seconds.index(min(seconds))
+        groups[shortest].append(part)
+        seconds[shortest] += _CUDA_PARTS[part][0]
+    return groups
+
+
+def _start_nvcc(room, nvcc, flags, jobs):
+    """Starts a shell that compiles the kernels in the folder `room`. Returns its process and the names of the objects. The file `running`
+    is gone when all nvcc have ended; each leaves what it says in a file that ends in .log."""
+    script = [f"while sleep {_SECONDS_BETWEEN_REPORTS} && [ -e running ] && kill -0 {os.getpid()} 2>/dev/null; do"]
+    script += [f"  seconds=$((${{seconds:-0}} + {_SECONDS_BETWEEN_REPORTS}))"]
+    script += ['  echo "tril_matmul: still building the CUDA kernels, for $seconds s so far" >&2', "done &"]
+    objects = []
+    for number, group in enumerate(_group_parts(jobs)):
+        strings = [string for string, parts in _list_strings().items() if not parts or not set(parts).isdisjoint(group)]
+        with open(f"{room}/kernels{number}.cu", "w") as file:
+            file.write("\n".join(_add_lines(strings)))
+        objects.append(f"kernels{number}.o")
+        script += [f"{nvcc} {shlex.join(flags)} -c kernels{number}.cu -o kernels{number}.o >kernels{number}.log 2>&1 &"]
+        script += ['compilers="$compilers $!"']
+    script += ["wait $compilers", "rm running"]
+    with open(f"{room}/nvcc.sh", "w") as file:
+        file.write("\n".join([*script, ""]))
+    open(f"{room}/running", "w").close()
+    return subprocess.Popen(["sh", "nvcc.sh"], cwd=room, stdout=subprocess.DEVNULL, start_new_session=True), objects
+
+
+def _end(process):
+    """Ends a process that leads a session, and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
 
 
 def _compile(root, name, flags, targets):
@@ -4614,16 +4860,15 @@ def _compile(root, name, flags, targets):
 
     from torch.utils import cpp_extension
 
-    # What torch has found may lack nvcc, and pip's packages torch does not know
-    home = cpp_extension.CUDA_HOME
-    toolkit = home, [], None
-    if home is None or not (os.path.exists(f"{home}/bin/nvcc") or "PYTORCH_NVCC" in os.environ):
-        toolkit = _pip_toolkit(torch.version.cuda, sys.path)
+    toolkit = _find_toolkit(cpp_extension.CUDA_HOME)
     if toolkit is None:
         return None
-    os.makedirs(root, exist_ok=True)
+    nvcc, headers, runtime = toolkit
     folder = f"{root}/{name}"
-    with open(f"{folder}.lock", "a+b", 0) as lock, contextlib.ExitStack() as stack:  # unbuffered: on a full disk closing would write again
+    with contextlib.ExitStack() as stack:
+        with _ExplainFolder(root):
+            os.makedirs(root, exist_ok=True)
+            lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))  # unbuffered: on a full disk closing would write again
         with contextlib.suppress(OSError):  # a file system without locks: each process builds for itself
             for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
                 with contextlib.suppress(BlockingIOError):
@@ -4631,45 +4876,58 @@ def _compile(root, name, flags, targets):
                     break
                 lock.seek(0)
                 _say(f"waiting for {lock.read().decode() or 'another process'}, which is building the CUDA kernels ({lock.name})")
-            lock.truncate(0)
-            lock.write(b"process %d" % os.getpid())
+            if (module := _load_build(folder, name)) is not None:
+                return module
+            shutil.rmtree(folder, ignore_errors=True)  # a damaged build
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
                 shutil.rmtree(left, ignore_errors=True)
-        if (module := _load_build(folder, name)) is not None:
-            return module
-        room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
-        os.chmod(room, 0o755)
-        stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
-        cpp_extension.CUDA_HOME, headers, library = toolkit
-        if library:  # the linker is told -lcudart; pip's library has a version in its name
-            os.symlink(library, f"{room}/libcudart.so")
-        # load_inline compiles one CUDA source, by what PYTORCH_NVCC names: nvcc for each part, in a folder of its own
-        nvcc = os.environ.get("PYTORCH_NVCC", f"{toolkit[0]}/bin/nvcc")
-        each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
-        parts = f"seq 0 {len(_CUDA_PARTS) - 1} | xargs -P${{MAX_JOBS:-0}} -I%PART%"
-        with open(f"{room}/nvcc.sh", "w") as script:
-            script.write(f'{parts} sh -c {shlex.quote(each)} sh "$@" && mv 0/*.o .\n')
-        stack.callback(os.environ.update, {key: nvcc for key in os.environ if key == "PYTORCH_NVCC"})
-        stack.callback(os.environ.pop, "PYTORCH_NVCC")
-        os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
-        _say(f"building the CUDA kernels for {', '.join(targets)}, once, about 20 s")  # measured on 16 cores
+            lock.truncate(0)
+            lock.write(b"process %d" % os.getpid())
+        jobs = _count_jobs()
+        seconds = max(15, _SECONDS_OF_A_CORE * len(targets) / min(jobs, 16))
+        _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {seconds:.0f} s on {jobs} cores")
+        release = _ask_nvcc(nvcc, "--version", r"release (\d+\.\d+)")
+        if release and torch.version.cuda and release.partition(".")[0] != torch.version.cuda.partition(".")[0]:
+            _say(f"warning: {nvcc} is of CUDA {release}, but torch is built for CUDA {torch.version.cuda}; CUDA_HOME names another toolkit")
+        with _ExplainFolder(root):
+            room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
+            os.chmod(room, 0o755)
+            if runtime and os.path.isfile(runtime):  # pip's library has a version in its name, and the linker is told -lcudart
+                os.symlink(runtime, f"{room}/libcudart.so")
+                runtime = "."
+            flags = ["-std=c++17", "-Xcompiler=-fPIC", "-diag-suppress=177", *flags]  # 177: unused, what other parts use
+            flags += [f"-I{path}" for path in headers]
+            flags += ["-ccbin", os.environ["CC"]] if os.environ.get("CC") else []  # as torch has it
+            start = time.perf_counter()
+            process, objects = _start_nvcc(room, nvcc, flags, jobs)
+            stack.callback(_end, process)
         failed = (
-            f"the build failed after {{:.0f}} s; the error below is the compiler's. It needs nvcc of CUDA {torch.version.cuda} (from CUDA"
-            f" 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja);"
-            " TORCH_EXTENSIONS_DIR names the build folder."
+            f"the build failed after {{:.0f}} s; the error below is the compiler's. nvcc is {nvcc} of CUDA {release or 'unknown'}, and"
+            f" CUDA_HOME names another toolkit. The build needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++"
+            " compiler (the newest torch wants C++20) and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
         )
-        start = time.perf_counter()
-        stack.push(lambda kind, *_: _say((failed if kind else "built in {:.0f} s").format(time.perf_counter() - start)))  # an error goes on
+
+        def report(kind, *_):
+            seconds = time.perf_counter() - start
+            if kind is None:
+                _say(f"built in {seconds:.0f} s")
+            elif issubclass(kind, RuntimeError):  # which torch raises where a compiler fails
+                _say(failed.format(seconds))
+
+        stack.push(report)  # an error goes on
+        # load_inline compiles the binding beside nvcc; its linker waits for nvcc. torch is told nothing of CUDA: then it needs neither
+        # PYTORCH_NVCC nor CUDA_HOME, which another thread that builds an extension reads, and a space in a folder does no harm.
+        wait = "$$(while [ -e running ]; do sleep 0.1; done; cat kernels*.log >&2)"
+        folders = [f"-L{shlex.quote(runtime).replace('$', '$$')}"] if runtime else []
         module = cpp_extension.load_inline(
             name=name,
-            cpp_sources=[_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
-            cuda_sources=list(_CUDA_SOURCES),
-            extra_cflags=["-O2"],
-            extra_cuda_cflags=flags,
-            no_implicit_headers=True,  # without torch's headers the CUDA source compiles in a third of the time
+            cpp_sources=_add_lines([_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING]),
+            extra_cflags=_CXX_FLAGS,
+            no_implicit_headers=True,
             extra_include_paths=headers,
-            extra_ldflags=["-L.", "[1-9]/*.o"],  # the other parts
+            extra_ldflags=[wait, *objects, "-lc10_cuda", *folders, "-lcudart"],
             build_directory=room,
+            with_cuda=False,
         )
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
@@ -4801,12 +5059,18 @@ def _has_kernels(X):
     return X.is_cuda and not (_GPUS_WITHOUT_KERNELS and X.get_device() in _GPUS_WITHOUT_KERNELS)
 
 
+def _describe_homes():
+    """A sentence for each variable that names a toolkit without nvcc."""
+    named = [(name, os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    return "".join(f" {name}={home} has no bin/nvcc." for name, home in named if not os.path.exists(f"{home}/bin/nvcc"))
+
+
 def _built():
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: the CUDA kernels were not built when this file was imported, because no nvcc was found (or no GPU was visible"
-            f" then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit lies, or (from CUDA"
-            f" 13 on) {_PIP_COMMAND}; then import again."
+            f" then).{_describe_homes()} Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit"
+            f" lies, or (from CUDA 13 on) {_PIP_COMMAND}; then import again."
         )
     return _EXTENSION
 

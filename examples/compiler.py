@@ -6,11 +6,18 @@ The next command installs the packages. If there are none, the script says why o
 """
 
 import argparse
+import ast
 import sys
+from pathlib import Path
 
-# All packages have the version of torch's CUDA. The requirements of nvcc alone would bring the newest nvvm. An older ptxas refuses its
-# PTX.
-PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
+SOLUTION = Path(__file__).parents[1] / "model_new.py"
+
+
+def read_names():
+    """The names of the packages. They stand in model_new.py, which is read and not imported, since an import builds the kernels."""
+    statements = ast.parse(SOLUTION.read_text(encoding="utf-8")).body
+    (names,) = (each.value for each in statements if isinstance(each, ast.Assign) and ast.unparse(each.targets) == "_PIP_PACKAGES")
+    return ast.literal_eval(names)
 
 
 def packages(cuda):
@@ -22,7 +29,7 @@ def packages(cuda):
         raise ValueError(
             f"pip has no nvcc of CUDA {cuda}; NVIDIA's toolkit {cuda} has one (https://developer.nvidia.com/cuda-toolkit-archive)"
         )
-    return [f"{package}~={cuda}.0" for package in PACKAGES]
+    return [f"{package}~={cuda}.0" for package in read_names()]
 
 
 if __name__ == "__main__":

@@ -1147,3 +1147,12 @@ void describe_masks(Product& p, int structure, int contraction) {{
 def hopper_skeleton(model):
     """The skeleton of Hopper's kernels."""
     return on_host(model._CUDA_SKELETON)
+
+
+def instances(model, *names):
+    """The functions of model_new.py's parts that call a launcher's template, which have names with one of these beginnings."""
+    beginnings = tuple(f"void {name}" for name in names)
+    strings = dict.fromkeys(string for _, part in model._CUDA_PARTS for string in part)
+    found = [string for string in strings if string.startswith(beginnings)]
+    assert found, f"no part has {names}"
+    return found

@@ -162,6 +162,7 @@ def extension(model, tmp_path_factory):
     assert keys >= 3, "the binding looks for CUDA tensors in another way"
     parts = [
         *includes,
+        "#include <ATen/ops/empty.h>",
         "#include <numeric>",
         HOST_PRELUDE,
         model._CUDA_TYPES,
@@ -177,6 +178,7 @@ def extension(model, tmp_path_factory):
         LAUNCHERS,
         marked("launch of gradients"),
         "namespace {\nusing at::Tensor;\n",
+        marked("empty"),
         binding,
     ]
     (room / "binding.cpp").write_text("\n".join(parts))

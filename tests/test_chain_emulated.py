@@ -170,8 +170,10 @@ def run(model, tmp_path_factory):
     """run(seed, largest size, gradients): fails with what the program found wrong. gradients: 1 to compute gradients as well."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, model._CUDA_PACKED]
     source += [emulation.on_host(section) for section in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
-    source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3]
+    source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING + model._CUDA_PACKING_KERNEL)]
+    source += [model._CUDA_FP16X3, model._CUDA_FP16X3_TILES_LAUNCH]
     source += [emulation.on_host(section) for section in (model._CUDA_FIXUP, model._CUDA_MIRROR)]
+    source += [model._CUDA_FIXUP_LAUNCH, *emulation.instances(model, "launch_fp16x3_", "launch_fixup_")]
     source += [marked("packed launches"), marked("launch of gradients")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("chain"), "chain", parts)

@@ -174,14 +174,22 @@ def test_an_unknown_problem_to_explain(model):
     assert refusal(TypeError, model.explain, A, A.int()) == "explain: B must be float32, float64, float16 or bfloat16, but is torch.int32"
 
 
-@pytest.mark.parametrize("value", ["half", "", "AUTO"])
+@pytest.mark.parametrize("value", ["half", " ", "AUTO"])
 def test_an_unknown_path(monkeypatch, value):
     monkeypatch.setenv("TRIL_MATMUL_PATH", value)
     accepted = "'auto', 'exact', 'mma' or 'hopper'"
     assert refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be {accepted}, but is {value!r}"
 
 
+def test_an_empty_path_is_none(monkeypatch):
+    monkeypatch.setenv("TRIL_MATMUL_PATH", "")
+    assert execute()["_PATH"] == 0
+    execute()  # torch's operator is then the file's as it is
+
+
 def test_a_cuda_tensor_without_kernels(model, monkeypatch):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(model, "_EXTENSION", None)
     assert refusal(RuntimeError, model._built) == (
         "tril_matmul: the CUDA kernels were not built when this file was imported, because no nvcc was found (or no GPU was visible then)."
@@ -258,7 +266,7 @@ def test_a_failed_call_leaves_the_next_one_alone(call):
 
 
 def test_no_message_is_missing_here():
-    """As many refusals as the file's public functions raise are held above (one in test_source.py, five in test_family.py, one in
-    test_distributed.py); a new one needs a test."""
+    """As many refusals as the file raises are held above (one each in test_source.py, test_build.py and test_distributed.py, five in
+    test_family.py); a new one needs a test."""
     raised = [node for node in ast.walk(ast.parse(SOURCE.read_text())) if isinstance(node, ast.Raise)]
-    assert len(raised) == 21, f"model_new.py raises {len(raised)} errors, and test_errors.py holds 21"
+    assert len(raised) == 22, f"model_new.py raises {len(raised)} errors, and test_errors.py holds 22"

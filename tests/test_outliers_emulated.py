@@ -122,7 +122,7 @@ def run_outliers(model, tmp_path_factory):
         model._CUDA_PACKED,
     ]
     queue = "struct TileQueue {};"  # that nobody asks here
-    source += [queue, emulation.on_host(model._CUDA_PACKING), marked("outlier corrections")]
+    source += [queue, emulation.on_host(model._CUDA_PACKING + model._CUDA_PACKING_KERNEL), marked("outlier corrections")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 

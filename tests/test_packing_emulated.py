@@ -104,7 +104,14 @@ def run(model, tmp_path_factory):
     """run(rows, columns, triangular, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, model._CUDA_PACKED]
     queue = "struct TileQueue {};"  # that nobody asks here
-    parts = [emulation.PRELUDE, *source, queue, emulation.on_host(model._CUDA_PACKING), emulation.PRODUCT, MAIN]
+    parts = [
+        emulation.PRELUDE,
+        *source,
+        queue,
+        emulation.on_host(model._CUDA_PACKING + model._CUDA_PACKING_KERNEL),
+        emulation.PRODUCT,
+        MAIN,
+    ]
     return host_program(tmp_path_factory.mktemp("packing"), "packing", parts)
 
 

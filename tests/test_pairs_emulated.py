@@ -167,7 +167,7 @@ def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong, and returns its description of the tiles."""
     elements = emulation.as_variable(model._CUDA_COPIER, "kChain")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, elements, model._CUDA_PACKED, emulation.hopper_skeleton(model)]
-    source += [emulation.on_host(model._CUDA_PACKING), model._CUDA_FP16X3, marked("workspace")]
+    source += [emulation.on_host(model._CUDA_PACKING + model._CUDA_PACKING_KERNEL), model._CUDA_FP16X3, marked("workspace")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts)
 

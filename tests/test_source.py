@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,17 +45,8 @@ if HAS_CUDA or (os.cpu_count() or 1) < 8:
     ARCHITECTURES = [COPY, *([] if RECORDED else ["sm_90a"]), "compute_80", "compute_120"]
 GROUPED = {a: pytest.param(a, marks=pytest.mark.xdist_group(f"nvcc {a}")) for a in ARCHITECTURES}
 WITH_HOST_CODE = ARCHITECTURES[0]  # which is the same for all, and takes the C++ compiler seconds
-# torch's own flags for an extension (torch.utils.cpp_extension), and ptxas's report of registers and spills.
-FLAGS = [
-    "-D__CUDA_NO_HALF_OPERATORS__",
-    "-D__CUDA_NO_HALF_CONVERSIONS__",
-    "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
-    "-D__CUDA_NO_HALF2_OPERATORS__",
-    "--expt-relaxed-constexpr",
-    "-std=c++17",
-    "-Xptxas",
-    "-v",
-]
+# The flags of a build, and ptxas's report of registers and spills.
+FLAGS = ["-std=c++17", "-Xptxas", "-v"]
 
 # ---- Compilation. ----------------------------------------------------------------------------------------------------
 
@@ -192,7 +184,6 @@ def test_numbers_and_masks_that_python_hands_on_are_those_of_the_cuda_source(mod
 PIP_FILES = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
 PIP_FILES += ["lib/libcudart.so.13"]
 CUDA = torch.version.cuda or "13.0"
-LINKED = ["-L.", "[1-9]/*.o"]  # besides the first part, which is load_inline's own
 
 
 def tree(site_packages, files=PIP_FILES):
@@ -202,6 +193,23 @@ def tree(site_packages, files=PIP_FILES):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     return str(site_packages / "nvidia" / "cu13")
+
+
+@pytest.fixture
+def nvcc_starts(model, monkeypatch):
+    """A list of (nvcc, flags), one for each time that the model starts nvcc, which does nothing instead."""
+    starts = []
+
+    def start(room, nvcc, flags, jobs):
+        starts.append((nvcc, flags))
+        return subprocess.Popen(["true"], start_new_session=True), ["kernels0.o"]
+
+    monkeypatch.setattr(model, "_start_nvcc", start)
+    return starts
+
+
+def include_flags(flags):
+    return [flag.removeprefix("-I") for flag in flags if flag.startswith("-I")]
 
 
 @pytest.fixture
@@ -243,30 +251,38 @@ def test_pips_toolkit_without_a_package(model, tmp_path, missing):
 
 @pytest.mark.skipif(not CUDA.startswith("13."), reason="torch is built for another CUDA version")
 @pytest.mark.parametrize("there", ["no CUDA_HOME", "a CUDA_HOME without nvcc"])
-def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_path, there):
+def test_the_build_is_handed_pips_toolkit(model, no_toolkit, nvcc_starts, monkeypatch, tmp_path, there):
     (tmp_path / "runtime").mkdir()
     before = None if there == "no CUDA_HOME" else str(tmp_path / "runtime")
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", before)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert model._build() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "which", lambda name: None)
+        assert model._build() is None
     home, seen = tree(tmp_path), []
 
     def load_inline(**load):
         library = os.readlink(Path(load["build_directory"], "libcudart.so"))
-        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"], library))
+        assert {"-L.", "-lcudart", "kernels0.o"} < set(load["extra_ldflags"])
+        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], library))
         raise RuntimeError("nvcc's words")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     with pytest.raises(RuntimeError, match="nvcc's words"):
         model._build()
-    assert seen == [(home, [f"{home}/include", f"{home}/include/cccl"], LINKED, f"{home}/lib/libcudart.so.13")]
-    assert before == no_toolkit.CUDA_HOME
+    headers = [f"{home}/include", f"{home}/include/cccl"]
+    assert seen == [(before, headers, f"{home}/lib/libcudart.so.13")]
+    ((nvcc, flags),) = nvcc_starts
+    assert nvcc == f"{home}/bin/nvcc" and include_flags(flags) == headers
 
 
 @pytest.mark.skipif(not CUDA.startswith("13."), reason="torch is built for another CUDA version")
 @pytest.mark.parametrize("nvcc", ["in the toolkit", "named by PYTORCH_NVCC"])
-def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nvcc):
+def test_a_toolkit_goes_before_pips(model, no_toolkit, nvcc_starts, monkeypatch, tmp_path, nvcc):
     (tmp_path / "toolkit" / "bin").mkdir(parents=True)
+    (tmp_path / "toolkit" / "lib64").mkdir()
+    (tmp_path / "toolkit" / "lib64" / "libcudart.so").touch()
+    (tmp_path / "toolkit" / "include").mkdir()
     if nvcc == "in the toolkit":
         (tmp_path / "toolkit" / "bin" / "nvcc").touch()
     else:
@@ -279,60 +295,65 @@ def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nv
 
     def load_inline(**load):
         os.environ["NAME"] = "set meanwhile"  # by another thread
-        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"]))
+        assert f"-L{tmp_path}/toolkit/lib64" in load["extra_ldflags"]
+        seen.append(load["extra_include_paths"])
         return types.SimpleNamespace(__file__=f"{load['build_directory']}/x.so")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     assert os.path.dirname(os.path.dirname(model._build().__file__)) == str(tmp_path / "builds")
-    assert seen == [(str(tmp_path / "toolkit"), [], LINKED)]
+    assert seen == [[f"{tmp_path}/toolkit/include"]]
+    assert nvcc_starts[0][0] == (f"{tmp_path}/toolkit/bin/nvcc" if nvcc == "in the toolkit" else "/usr/bin/nvcc")
     assert os.environ["NAME"] == "set meanwhile"
 
 
-# A C++ compiler in nvcc's place; it writes down which part it was called for.
+# A C++ compiler in nvcc's place; it writes down what it compiles. It is of no CUDA version.
 NVCC_OF_CXX = """#!/bin/sh
 for each; do
   case "$before" in -c) source=$each ;; -o) object=$each ;; esac
-  case "$each" in -DPART=*) part=$each; echo "$each" >> {called} ;; esac
   before=$each
 done
-exec {compiler} -fPIC -x c++ $part -c "$source" -o "$object"
+[ -n "$source" ] || exit 1
+echo "$source" >> {called}
+exec {compiler} -fPIC -x c++ -c "$source" -o "$object"
 """
-EACH_PART = "#if !defined(PART) || PART == {0}\nint part_{0}() {{ return {1}; }}\n#endif\n"
+EACH_PART = "int part_{0}() {{ return {1}; }}\n"
 
 
 @pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed")
+@pytest.mark.parametrize("jobs", [1, 3, 64])
 @pytest.mark.parametrize("nvcc", ["in the toolkit", "named by PYTORCH_NVCC"])
-def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monkeypatch, tmp_path, nvcc):
-    parts, home, called = range(len(model._CUDA_PARTS)), tmp_path / "toolkit", tmp_path / "called"
-    assert len(parts) > 1
+def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monkeypatch, tmp_path, nvcc, jobs):
+    parts, home, called = range(len(model._CUDA_PARTS)), tmp_path / "a $toolkit's folder", tmp_path / "called"
+    assert len(parts) > 3
+    monkeypatch.setenv("MAX_JOBS", str(jobs))
     (home / "bin").mkdir(parents=True)
     compiler = home / "bin" / ("nvcc" if nvcc == "in the toolkit" else "another one")
     compiler.write_text(NVCC_OF_CXX.format(called=called, compiler=COMPILER))
     compiler.chmod(0o755)
     if nvcc != "in the toolkit":
-        monkeypatch.setenv("PYTORCH_NVCC", f"NAME=value '{compiler}'")  # as a shell has it
-        monkeypatch.setenv("CDPATH", str(home)), monkeypatch.setenv("MAX_JOBS", "1")
-        (home / "1").mkdir()
+        monkeypatch.setenv("PYTORCH_NVCC", f"NAME=value {shlex.quote(str(compiler))}")  # as a shell has it
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(home))
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "{}"))
-    for library in ("c10_cuda", "torch_cuda", "cudart"):  # which the linker is told, and which need not be there
-        (tmp_path / f"lib{library}.a").write_text("!<arch>\n")
+    (home / "lib64").mkdir()
+    for folder, library in ((tmp_path, "libc10_cuda.a"), (home / "lib64", "libcudart.so")):  # which need not be there
+        (folder / library).write_text("!<arch>\n")
     monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
-    cuda = [EACH_PART.format(part, 10**part) for part in parts]
+    cuda = [(1.0, [EACH_PART.format(part, 3**part)]) for part in parts]
     binding = "".join(f"int part_{part}();\n" for part in parts)
     binding += f"#define ANSWER {' + '.join(f'part_{part}()' for part in parts)}\n{SMALL_EXTENSION}"
-    for name, value in {"_CUDA_SOURCES": cuda, "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}.items():
+    for name, value in {"_CUDA_SECTIONS": [], "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}.items():
         monkeypatch.setattr(model, name, value)
     before = os.environ.get("PYTORCH_NVCC")
-    for part in parts:  # one that does not compile
-        monkeypatch.setattr(model, "_CUDA_SOURCES", [*cuda, f"#if PART == {part}\n#error part {part}\n#endif"])
+    for part in (parts[0], parts[-1]):  # one that does not compile
+        wrong = [(1.0, [*strings, f"#error part {part}\n"] if number == part else strings) for number, (_, strings) in enumerate(cuda)]
+        monkeypatch.setattr(model, "_CUDA_PARTS", wrong)
         with pytest.raises(RuntimeError, match=f"error part {part}"):
             model._build()
         assert os.environ.get("PYTORCH_NVCC") == before
     called.unlink()
-    monkeypatch.setattr(model, "_CUDA_SOURCES", cuda)
-    assert model._build().answer() == sum(10**part for part in parts)
-    assert sorted(called.read_text().split()) == [f"-DPART={part}" for part in parts]
+    monkeypatch.setattr(model, "_CUDA_PARTS", cuda)
+    assert model._build().answer() == sum(3**part for part in parts)
+    assert sorted(called.read_text().split()) == [f"kernels{number}.cu" for number in range(min(jobs, len(parts)))]
     assert os.environ.get("PYTORCH_NVCC") == before
 
 
@@ -346,7 +367,8 @@ def test_pips_compiler_builds(model, no_toolkit, monkeypatch, tmp_path):
     cuda += "int version() { int found = 0; cudaRuntimeGetVersion(&found); return found; }\n"
     binding = "#include <torch/csrc/utils/pybind.h>\n#include <cuda_runtime_api.h>\nint version();\n"
     binding += 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("version", &version); }\n'
-    for name, value in {"_CUDA_SOURCES": [cuda], "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}.items():
+    strings = {"_CUDA_SECTIONS": [], "_CUDA_PARTS": [(1.0, [cuda])], "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}
+    for name, value in strings.items():
         monkeypatch.setattr(model, name, value)
     if not torch.backends.cuda.is_built():  # empty libraries stand for torch's own, which the linker is told
         (tmp_path / "empty.cpp").touch()

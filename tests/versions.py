@@ -139,7 +139,8 @@ def device(*architectures):
     """Every kernel, compiled to PTX by the NVRTC that pip brought."""
     nvrtc = ctypes.CDLL(packages("cuda_nvrtc/lib/libnvrtc.so.12")[0])
     parts = strings()
-    order = re.findall(r"_CUDA_\w+", " ".join(re.findall(r"^_CUDA_(?:SOURCES|PARTS) \+?= (\[.*\])$", SOURCE.read_text(), re.M)))
+    joined = SOURCE.read_text().partition("\n_CUDA_SECTIONS = [")[2].partition("\n_NVCC_FLAGS = [")[0]
+    order = [name for name in dict.fromkeys(re.findall(r"_CUDA_\w+", joined)) if name in parts]
     order = [name for name in order if "LAUNCH" not in name or "__global__" in parts[name]]
     source = (RUNTIME + "\n".join(device_part(parts[name], "LAUNCH" in name) for name in order)).encode()
     include = [f"-I{path}".encode() for path in packages("cuda_runtime/include", "cuda_cccl/include")]
@@ -154,7 +155,6 @@ def device(*architectures):
         for name in kernels:
             check(nvrtc, nvrtc.nvrtcAddNameExpression(program, name.encode()))
         options = [f"-arch={architecture}".encode(), b"-std=c++17", b"-default-device", b"-diag-suppress=177", *include]
-        options.append(b"-D__CUDA_NO_HALF_OPERATORS__")  # as torch has it; conversions _NVCC_FLAGS gives back
         status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         size = ctypes.c_size_t()
         check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
