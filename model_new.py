@@ -3881,7 +3881,7 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
 // Adds to a tile of C what the packed operands X' and Y' miss. R and S are the outliers of X and Y, so the product is
 // (X' + R)(Y' + S) = X' Y' + R Y + X' S. A single term may be less than half a last bit of C. So the terms of an
 // element are summed in float64, and the sum is added once. The order of the terms is fixed, so that results repeat.
-__device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile, Corrections& sums) {
+static __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile, Corrections& sums) {
   const Product& p = args.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_x_block = find_matrix(args.x, batch) * args.x.blocks_each, row = tile.i * kBlock,
@@ -4618,12 +4618,13 @@ def _fixup_instance(launcher, argument):
     return _instance(launcher, f"launch_fixup<{argument}>", "const Fp16x3Product& args", "args")
 
 
-# Each part has kernels that it alone launches. So several nvcc can compile the parts side by side. The number is the time of one core for
-# sm_90a, in seconds, beyond 1.8 s for what all parts share (AMD EPYC, nvcc 13.0).
+# Each part has kernels that it alone launches, so that several nvcc can compile the parts side by side. Part 0 also has the
+# decisions of the host that the binding calls (_CUDA_POLICY). The number is the time of one core for sm_90a, in seconds,
+# beyond the 1.8 s for what all parts share (AMD EPYC, nvcc 13.0).
 _CUDA_PARTS = [
+    (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
     (10.3, [*_FP16X3_SECTIONS, _fp16x3_instance("launch_fp16x3_float32", "false"), _fixup_instance("launch_fixup_x_by_k", "true")]),
     (8.0, [*_FP16X3_SECTIONS, _fp16x3_instance("launch_fp16x3_tf32", "true"), _fixup_instance("launch_fixup_x_by_line", "false")]),
-    (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
     (5.0, [_CUDA_TILE_LAUNCH, _CUDA_INVERSE]),
     (6.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_float32", "launch_mma<float>"), _instance("launch_mma_float64", "launch_mma<double>")]),
     (
@@ -4837,7 +4838,8 @@ def _start_nvcc(room, nvcc, flags, jobs):
         with open(f"{room}/kernels{number}.cu", "w") as file:
             file.write("\n".join(_add_lines(strings)))
         objects.append(f"kernels{number}.o")
-        script += [f"{nvcc} {shlex.join(flags)} -c kernels{number}.cu -o kernels{number}.o >kernels{number}.log 2>&1 &"]
+        part = f"-DPART={min(group)}"  # what part 0 alone defines has to be in one object
+        script += [f"{nvcc} {shlex.join(flags)} {part} -c kernels{number}.cu -o kernels{number}.o >kernels{number}.log 2>&1 &"]
         script += ['compilers="$compilers $!"']
     script += ["wait $compilers", "rm running"]
     with open(f"{room}/nvcc.sh", "w") as file:

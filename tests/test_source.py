@@ -357,6 +357,29 @@ def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monk
     assert os.environ.get("PYTORCH_NVCC") == before
 
 
+RUNTIMES = [Path(folder).parent / "lib64" for folder in versions.cuda_headers()]  # of a toolkit; pip's has a version in its name
+
+
+@pytest.mark.skipif(NVCC is None or COMPILER is None, reason="nvcc or a C++ compiler was not found")
+@pytest.mark.skipif(not any((folder / "libcudart.so").exists() for folder in RUNTIMES), reason="no CUDA toolkit has libcudart.so")
+@pytest.mark.parametrize("jobs", [2, 64])
+def test_objects_of_all_parts_link(model, tmp_path, jobs):
+    """Each function is defined in one object, as the linker wants it, and all that the binding calls are there."""
+    flags = ["-std=c++17", "-Xcompiler=-fPIC", "-diag-suppress=177", "-O1", "-gencode=arch=compute_90a,code=compute_90a"]
+    process, objects = model._start_nvcc(str(tmp_path), shlex.quote(NVCC), [*flags, "--Ofast-compile=max"], jobs)
+    process.wait()
+    said = "".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
+    assert all((tmp_path / name).exists() for name in objects), said
+    called = re.findall(r"^\w+ (\w+)\(", model._CUDA_LAUNCHERS, re.MULTILINE)
+    assert len(called) >= 6
+    text = [model._CUDA_TYPES, model._CUDA_LAUNCHERS, "void check(cudaError_t) {}", *(f"auto* call_{name} = &{name};" for name in called)]
+    (tmp_path / "binding.cpp").write_text("\n".join(text))
+    command = [COMPILER, "-std=c++17", "-fPIC", "-shared", "-Wl,-z,defs", "binding.cpp", *objects, "-o", "all.so"]
+    folders = [*(f"-I{folder}" for folder in versions.cuda_headers()), *(f"-L{folder}" for folder in RUNTIMES)]
+    done = subprocess.run([*command, *folders, "-lcudart"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_pips_compiler_builds(model, no_toolkit, monkeypatch, tmp_path):
     """_build, with a small kernel in place of the source; then the extension calls the CUDA runtime."""
     toolkit = model._pip_toolkit(CUDA, sys.path)
