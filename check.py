@@ -1446,11 +1446,15 @@ def sentence(run, calls):
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.report.timings.get("forward")):
         return f"{told}; its time was not measured"
-    if times["noisy"] or times["too_short"]:
-        return f"{told}; at {run.problem.label} it is {ratio(times)}"
-    told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
-    if times["ratio"] is None:
+    unfit = times["noisy"] or times["too_short"]
+    if unfit:
+        told += f"; at {run.problem.label} it is {ratio(times)}"
+    else:
+        told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
+    if run.options.seed is not None:
         return f"{told}; with --seed, which repeats a run, no ratio is certified"
+    if unfit:
+        return told
     return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.report.timings['gradients'])})" if run.gradients else "")
 
 

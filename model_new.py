@@ -3881,7 +3881,8 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
 // Adds to a tile of C what the packed operands X' and Y' miss. R and S are the outliers of X and Y, so the product is
 // (X' + R)(Y' + S) = X' Y' + R Y + X' S. A single term may be less than half a last bit of C. So the terms of an
 // element are summed in float64, and the sum is added once. The order of the terms is fixed, so that results repeat.
-static __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile, Corrections& sums) {
+[[maybe_unused]] static __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile,
+                                                                  Corrections& sums) {
   const Product& p = args.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_x_block = find_matrix(args.x, batch) * args.x.blocks_each, row = tile.i * kBlock,

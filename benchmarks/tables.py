@@ -360,7 +360,7 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "tf32": ("forward", PRODUCTS, "tf32"),
 }
 OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
-OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "devices": DEVICES}
+OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them

@@ -148,7 +148,7 @@ def test_each_kind_of_gradient_has_its_turn(problem, size):
 @pytest.mark.parametrize("size", [150, 400, 1024])
 def test_hard_inputs_reach_the_size_that_is_timed(size):
     """Gradients had them up to 150 only; above 600 a CPU had six kinds, so that flushed denormals were certified."""
-    run = check.Run(check.parse(["--solution", "theirs.py", "--size", str(size), "--device", "cpu"]))
+    run = check.Run(check.parse(["--solution", "theirs.py", "--size", str(size), "--device", "cpu", "--seed", "1"]))
     run.gradients = True
     calls = [call for call in run.problem.calls_to_judge() if call.name in measures.HARD]
     for mode in check.MODES:
@@ -1210,7 +1210,8 @@ def test_what_memory_cannot_have_moved_is_impossible(clock):
     contender, watch, took = object.__new__(check.Contender), object.__new__(check.Stopwatch), {}
     contender.ask = lambda *_: {"us": [took["inside"]]}
     run = {"solution": contender, "reference": None, "random": random.Random(1), "options": types.SimpleNamespace(timeout=1), "dims": ()}
-    run |= {"call": lambda *_: None, "request": lambda *_, **__: ([None], took["outside"] * 1e-6), "examine": lambda *_: None}
+    run |= {"request": lambda *_, **__: ([None], took["outside"] * 1e-6), "examine": lambda *_: None, "in_pieces": lambda calls: [calls]}
+    run["problem"] = types.SimpleNamespace(timed_calls=lambda *_: [None], find_truths=lambda _: None)
     watch.run, watch.each, watch.mode = types.SimpleNamespace(**run), {contender: 1.0, None: 1.0}, "forward"
     watch.target, watch.most, watch.least, watch.fixed, watch.reference_seconds = 1.0, 1, 1, 0.0, 1.0
     watch.peak, watch.cache, watch.bytes = 1e12, 10_000_000, 50_000_000
