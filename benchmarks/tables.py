@@ -360,7 +360,10 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "tf32": ("forward", PRODUCTS, "tf32"),
 }
 OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
-OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
+NAN = {"call, and where the NaN or Inf is": "{function}", "N, or batch x N": "{shape}", "finite, ms": "{finite_ms:.3g}"}
+NAN |= {f"{place}, {value}": f"{{ratios[{place} {value}]:.1f}}" for value in ("nan", "inf") for place in ("one", "row", "column", "all")}
+NAN |= {"most": "{most:.1f}"}
+OWN |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them
