@@ -1,4 +1,4 @@
-"""What is asked of any problem in KernelBench's form: hard variants of its own inputs, and by what an element of a result may be off."""
+"""Makes hard variants of the inputs of any problem in KernelBench's form, and bounds the errors of its results."""
 
 import math
 
@@ -8,10 +8,10 @@ import torch
 
 
 class Domain:
-    """What the changes of a drawn tensor have to leave as it is: its zeros, its symmetry, its few values, its sums."""
+    """Records what a change of a tensor has to preserve: its zeros, its symmetry, its few values, or its sums of 1."""
 
-    FEW = 4  # values: labels, signs, masks
-    SAMPLE = 1 << 20  # elements that are looked at
+    FEW = 4  # a tensor with at most this many distinct values holds labels, signs or a mask
+    SAMPLE = 1 << 20  # only so many elements are examined
 
     def __init__(self, X):
         some = X.flatten()[: self.SAMPLE].double()
@@ -30,7 +30,7 @@ class Domain:
 
 
 class Changes:
-    """Changes of floating-point tensors, each by a method of the same arguments: a tensor, its domain, a random stream."""
+    """Changes floating-point tensors. Each method of VARIANTS takes a tensor and its Domain, and so does scaled()."""
 
     def __init__(self, seed, device):
         self.device = device
@@ -40,11 +40,11 @@ class Changes:
         return torch.rand(shape, generator=self.stream, device=self.device)
 
     def whole(self, X, least, most):
-        """Whole numbers of a tensor's shape."""
+        """Returns random whole numbers from `least` to `most` in the shape of X."""
         return torch.randint(least, most + 1, X.shape, generator=self.stream, device=self.device)
 
     def one_of(self, X):
-        """An element that is not zero, by its number."""
+        """Returns the flat index of a random element that is not zero, if X has one."""
         at = int(self.uniform(1) * X.numel())
         return (at + int((X.flatten().roll(-at) != 0).byte().argmax())) % X.numel()
 
@@ -62,7 +62,7 @@ class Changes:
         return domain.multiplied(X, torch.full_like(X, 2.0**4))
 
     def zeros(self, X, domain):
-        """A third of the elements, and of the rows one in eight."""
+        """Sets about a third of the elements to zero. If X has rows, it also sets about one row in eight to zero."""
         kept = self.uniform(*X.shape) > 1 / 3
         if X.dim() > 1:
             kept &= (self.uniform(X.shape[0]) > 1 / 8).view(-1, *[1] * (X.dim() - 1))
@@ -86,7 +86,7 @@ class Changes:
         return X[order.roll(1) if torch.equal(order, order.sort().values) else order]
 
     def scaled(self, X, domain):
-        """Somewhat other inputs, for a problem whose get_inputs() always returns the same."""
+        """Multiplies by random factors from 0.5 to 1.5. Problems need this if get_inputs() never varies."""
         return domain.multiplied(X, 0.5 + self.uniform(*X.shape))
 
 
@@ -103,17 +103,18 @@ VARIANTS = {
 
 
 def vary(change, tensors, seed, device):
-    """The tensors after a change of those of floating point, or None where it changes none."""
+    """Applies a change to the floating-point tensors. Returns all tensors, or None if no tensor has changed."""
     changes = Changes(seed, device)
     made = [change(changes, X, Domain(X)) if X.is_floating_point() and X.numel() else X for X in tensors]
     return None if all(torch.equal(X, Y) for X, Y in zip(made, tensors, strict=True)) else made
 
 
 def perturb(tensors, seed, device, absolute):
-    """The floating-point tensors off by roundings: 8 to 16 of float32, as of a sum, and up to one of 16 bits.
+    """Returns all tensors. Those of floating point become float64 and have random errors of the size of roundings.
 
-    A rounding is one of the element itself or, if `absolute`, of the largest element. The directions of an odd seed are the opposite of
-    those of the even one below it: what is linear moves to both sides, and near ties break both ways.
+    An error is 8 to 16 eps of the dtype, as after a sum, or 0.5 to 1 eps for 16-bit dtypes. It is relative to the
+    element itself or, if `absolute` is True, to the largest element. An odd seed reverses the signs of the even seed
+    below it. A linear result thus moves to both sides, and near ties break both ways.
     """
     changes, made = Changes(seed // 2, device), []
     for X in tensors:
@@ -128,12 +129,12 @@ def perturb(tensors, seed, device, absolute):
 
 # ==== 2. Truth and bounds ====
 
-MULTIPLE = 4  # of the reference's own error
-CHUNK = 1 << 24  # elements that are compared at once
+MULTIPLE = 4  # a result may have so many times the reference's own error
+CHUNK = 1 << 24  # the number of elements that are compared at once, which limits memory
 
 
 def tolerance_of(dtype):
-    """KernelBench's atol and rtol."""
+    """Returns KernelBench's tolerance, which it uses as both atol and rtol."""
     return 1e-2 if dtype.itemsize == 2 else 1e-4
 
 
@@ -142,17 +143,17 @@ def real(X):
 
 
 def worst(errors):
-    """The largest, and where it stands in the flat tensor."""
+    """Returns the largest error and its flat index."""
     at = int(errors.argmax())
     return float(errors[at]), at
 
 
 class Truth:
-    """What one tensor of a result should be.
+    """Holds what one tensor of a result should be, and measures the errors of results against it.
 
-    An element's error is |x - truth| / (scale + |truth|), which KernelBench wants below its tolerance with a scale of 1. Where all of a
-    result of ordinary inputs is smaller, so is the scale: zeros would pass for the softmax of a long row otherwise. Integers and truth
-    values have the error 0 or 1.
+    An element's error is |x - truth| / (scale + |truth|). KernelBench uses scale 1 and requires an error below its
+    tolerance. For ordinary inputs, the scale is the largest |truth|, limited to the range from 0.01 (0.1 for 16-bit
+    dtypes) to 1. With scale 1, zeros would pass for the softmax of a long row. The error of an integer or a bool is 0 or 1.
     """
 
     unjudged = 0
@@ -173,7 +174,10 @@ class Truth:
             self.scale = min(max(largest, 0.1 if reference.dtype.itemsize == 2 else 0.01), 1.0)
 
     def errors(self, part, found, low=None, most=None):
-        """Of a slice of the flat result. `low` and `most`: any number between these is as good as the truth."""
+        """Returns the errors of `found`, the slice `part` of the flat result.
+
+        If `low` and `most` are given, any number between them has the error 0.
+        """
         reference, high = self.reference[part], self.high[part]
         if self.is_exact:
             return (found != high).double()
@@ -188,7 +192,7 @@ class Truth:
         return [slice(at, at + CHUNK) for at in range(0, self.high.numel(), CHUNK)]
 
     def worst(self, found):
-        """The largest error of a result, and where it stands in the flat one."""
+        """Returns the largest error of a result and its flat index."""
         found = real(found).flatten()
         each = [(worst(self.errors(part, found[part])), part.start) for part in self.chunks()]
         return max(((error, start + at) for (error, at), start in each), default=(0.0, 0))
@@ -197,9 +201,11 @@ class Truth:
         return max(self.least, MULTIPLE * reference_error)
 
     def worst_beside_ties(self, found, perturbed, bound):
-        """The same, where elements are right that lie between what the truth becomes for inputs off by roundings; and how many these are.
+        """Returns the largest error, its flat index, and the number of ties: elements that only this method accepts.
 
-        `perturbed`: the truth of perturbed inputs, several times. An integer is right wherever these do not agree with the truth.
+        `perturbed` has several results that the reference computes from inputs with rounding errors. A number has the
+        error 0 if it lies between the least and the greatest of these results and the truth. An integer has the error 0
+        where any of these results differs from the truth.
         """
         found, tied, largest = real(found).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]
@@ -218,6 +224,6 @@ class Truth:
         return *largest, tied
 
     def position(self, at):
-        """An element's indices, of its place in the flat tensor."""
+        """Returns the indices of the element at a flat index. For complex tensors, a last index selects the part."""
         shape = [*self.shape, 2] if self.dtype.is_complex else list(self.shape)
         return [at // math.prod(shape[n + 1 :]) % size for n, size in enumerate(shape)]

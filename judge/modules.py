@@ -1,6 +1,6 @@
-"""What a child does with the module of a file in KernelBench's form.
+"""Handles the module of a file in KernelBench's form, in the child process that executes the file.
 
-It constructs the module, calls it, brings back its state, and widens it to float64.
+The code here constructs the module, calls it, restores its state, and converts it to float64.
 """
 
 import ast
@@ -18,15 +18,16 @@ LITERAL = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.operat
 
 
 def assigned(text):
-    """(name, expression) of each assignment of plain numbers or strings that stands in the first column of a file."""
+    """Yields the name and the expression of each top-level assignment of a file whose expression has only literals."""
     try:
         statements = ast.parse(text).body
-    except SyntaxError:  # the process that executes the file says so
+    except SyntaxError:  # the process that executes the file reports the error
         statements = []
     for statement in statements:
         target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
         pairs = [(target, statement.value)] if isinstance(target, ast.Name) else []
-        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):  # as in: rows, columns = 3, 4
+        # An assignment to several names is, for example, rows, columns = 3, 4.
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
             pairs = zip(target.elts, statement.value.elts, strict=False)
         for name, value in pairs:
             if isinstance(name, ast.Name) and all(isinstance(node, LITERAL) for node in ast.walk(value)):
@@ -34,16 +35,16 @@ def assigned(text):
 
 
 def constants(text):
-    """The module's constants by name, which --set can change."""
+    """Returns the constants of a file by name. --set can change these constants."""
     return {name: eval(ast.unparse(value), {"__builtins__": {}}) for name, value in assigned(text)}
 
 
 def with_constants(text, changes):
-    """The text with other values for some of its constants."""
+    """Returns the text of a file with new values for the constants that `changes` names."""
     if unknown := set(changes) - set(constants(text)):
         known = ", ".join(constants(text)) or "none"
         raise ValueError(f"{', '.join(sorted(unknown))} is no constant of the reference; these are: {known}")
-    lines = text.encode().splitlines(keepends=True)  # ast counts bytes
+    lines = text.encode().splitlines(keepends=True)  # the column offsets of ast count bytes
     for name, value in reversed([each for each in assigned(text) if each[0] in changes]):
         first, last = lines[value.lineno - 1], lines[value.end_lineno - 1]
         changed = first[: value.col_offset] + repr(changes[name]).encode() + last[value.end_col_offset :]
@@ -55,7 +56,7 @@ def with_constants(text, changes):
 
 
 def seed_all(seed):
-    """Seeds torch's generators, Python's and, where a file has imported it, NumPy's."""
+    """Seeds the generators of torch, of Python and, if a file has imported NumPy, of NumPy."""
     torch.manual_seed(seed)
     random.seed(seed)
     if "numpy" in sys.modules:
@@ -70,12 +71,12 @@ def generator_state(device):
 
 
 def draw(get_inputs, seed, device):
-    """What get_inputs() returns under a seed, made on the device where that is possible: numbers are drawn faster there."""
+    """Seeds and calls get_inputs(). The tensors are made on the device if possible, because that is faster."""
     seed_all(seed)
     try:
         with torch.device(device):
             return get_inputs()
-    except RuntimeError:  # such as a generator of the CPU
+    except RuntimeError:  # for example, the file uses a generator of the CPU
         seed_all(seed)
         return get_inputs()
 
@@ -84,14 +85,14 @@ def draw(get_inputs, seed, device):
 
 
 def construct(make, arguments, seed, device):
-    """The module, constructed as KernelBench does."""
+    """Constructs the module as KernelBench does, and returns it."""
     seed_all(seed)
     with torch.no_grad():
         return make(*arguments).to(device)
 
 
 class Snapshot:
-    """The tensors of a module (parameters, buffers, plain attributes) and its modes as they are now. restore() brings them back."""
+    """Keeps copies of a module's tensors (parameters, buffers, plain attributes) and its training modes."""
 
     def __init__(self, model):
         named = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
@@ -105,7 +106,7 @@ class Snapshot:
                         self.kept.append((whole, store, name, tensor, tensor.detach().clone()))
 
     def restore(self, evaluates=False):
-        """`evaluates`: all of the module as after eval(), otherwise as it was constructed."""
+        """Restores tensors and modes. If `evaluates` is True, all modes are as after eval() instead."""
         for module, training in self.modes:
             module.training = training and not evaluates
         for _, store, name, tensor, copy in self.kept:
@@ -117,7 +118,7 @@ class Snapshot:
                     tensor.copy_(copy)
 
     def changed(self):
-        """The tensors that are not what they were, by name."""
+        """Returns the tensors that have changed since the snapshot, by name. A tensor that was removed is None."""
         found = {}
         for whole, store, name, _, copy in self.kept:
             tensor = store.get(name)
@@ -131,13 +132,13 @@ def is_other(tensor, copy):
 
 
 def state_of(model):
-    """The tensors of a module's state_dict."""
+    """Returns the tensors of a module's state_dict by name."""
     state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
     return {name: X for name, X in state.items() if isinstance(X, torch.Tensor)}
 
 
 def load_state(model, state):
-    """Copies tensors into a module whose state_dict has the same keys and shapes. Says whether it has."""
+    """Copies `state` into a module if its state_dict has the same keys and shapes. Returns whether it has."""
     own = state_of(model)
     if {name: X.shape for name, X in own.items()} != {name: X.shape for name, X in state.items()}:
         return False
@@ -149,7 +150,7 @@ def load_state(model, state):
 
 
 def widen(model):
-    """Makes all floating-point tensors of a module float64."""
+    """Converts all floating-point tensors of a module to float64, in place."""
     model.double()
     for module in model.modules():
         for name, value in vars(module).items():
@@ -173,7 +174,10 @@ def widened(tensors):
 
 
 def gradients(results, cotangents, wanted):
-    """The gradients of the sum of results times cotangents; zeros where a result does not depend on what is wanted."""
+    """Returns the gradient of sum(results * cotangents) for each tensor of `wanted`.
+
+    The gradient is zero if no result depends on the tensor.
+    """
     recorded = [(result, cotangent) for result, cotangent in zip(results, cotangents, strict=True) if result.requires_grad]
     if not recorded or not wanted:
         return [torch.zeros_like(X) for X in wanted]
@@ -183,17 +187,21 @@ def gradients(results, cotangents, wanted):
 
 
 def cotangents_of(results, seed):
-    """What the results are multiplied with before gradients are asked for: the same numbers for each dtype."""
+    """Returns one random cotangent per result. All dtypes get the same numbers, drawn in the default dtype."""
     stream = torch.Generator(results[0].device).manual_seed(seed) if results else None
     drawn = [torch.randn(X.shape, generator=stream, device=X.device) for X in results]
     return [X.to(result.dtype) for X, result in zip(drawn, results, strict=True)]
 
 
 class Runner:
-    """A module, how it is called, and what it leaves."""
+    """Holds a module and its initial state, and calls the module."""
 
     def __init__(self, make, arguments, seed, device, state=None, wide=False):
-        """`state`: tensors of the reference, which are taken where they fit. `wide`: all of it in float64."""
+        """Constructs the module.
+
+        `state` has tensors of the reference's module, which are copied if names and shapes fit. If `wide` is True, the
+        module and its calls use float64.
+        """
         self.device, self.wide = device, wide
         self.model = construct(make, arguments, seed, device)
         self.fits = state is not None and load_state(self.model, state)
@@ -202,7 +210,7 @@ class Runner:
         self.before = Snapshot(self.model)
 
     def begin(self, seed, evaluates=False):
-        """Brings back the module's state and seeds all generators."""
+        """Restores the module's state and seeds all generators."""
         self.before.restore(evaluates)
         seed_all(seed)
 
@@ -214,7 +222,7 @@ class Runner:
             return self.model(*arguments)
 
     def gradients(self, skeleton, tensors, seed):
-        """The result, and the gradients by name."""
+        """Returns the result, and the gradients of inputs and parameters by name."""
         leaves = [X.detach().requires_grad_(X.is_floating_point()) for X in (widened(tensors) if self.wide else tensors)]
         named = dict(self.model.named_parameters()) if isinstance(self.model, torch.nn.Module) else {}
         wanted = {f"d input {n}": X for n, X in enumerate(leaves) if X.requires_grad}
@@ -227,9 +235,10 @@ class Runner:
 
 
 class Reference(Runner):
-    """The reference, and its twin in float64 if there is one.
+    """Holds the reference's module and, if possible, its twin: the same module in float64.
 
-    There is none where the twin raises, where a result is not float64, or where a call draws random numbers: a twin would draw others.
+    The twin is dropped if it raises, if one of its floating-point results is not float64, or if a call draws random
+    numbers. A twin would draw different random numbers.
     """
 
     def __init__(self, make, arguments, seed, device):
@@ -241,7 +250,7 @@ class Reference(Runner):
             self.twin = None
 
     def draws(self, skeleton, tensors, seed):
-        """Whether a call draws random numbers."""
+        """Returns whether a call draws random numbers. If it does, the twin is dropped."""
         self.begin(seed)
         seeded = generator_state(self.device)
         self.forward(join(skeleton, tensors))
@@ -251,7 +260,7 @@ class Reference(Runner):
         return drawn
 
     def remembers(self, skeleton, tensors, seed):
-        """Whether a call's result depends on calls before it."""
+        """Returns whether the result of a call depends on earlier calls."""
         self.begin(seed)
         results = []
         for _ in range(2):
@@ -261,7 +270,10 @@ class Reference(Runner):
         return not all(torch.equal(X, Y) or X.isnan().any() for X, Y in zip(*results, strict=True))
 
     def exact(self, skeleton, tensors, seed, evaluates=False, gradients=None):
-        """The result in float64 and, with a seed for these, gradients by name; None where there is no twin."""
+        """Returns the result and a dict of gradients by name, in float64, or None if there is no twin.
+
+        `gradients` is the seed of the cotangents. If it is None, the dict is empty.
+        """
         if self.twin is None:
             return None
         self.twin.begin(seed, evaluates)
@@ -280,10 +292,13 @@ class Reference(Runner):
         return answer if is_wide else None
 
     def influence(self, skeleton, tensors, seed):
-        """Bytes of inputs and parameters that the results depend on, as far as gradients show: a call has to read these."""
+        """Returns how many bytes of inputs and parameters a call has to read.
+
+        These are the bytes of the elements whose gradient is not zero.
+        """
         self.begin(seed)
         try:
             _, found = self.gradients(skeleton, tensors, seed)
-        except RuntimeError:  # as where an input is changed in place
+        except RuntimeError:  # for example, the module changes an input in place
             return 0
         return sum(int(torch.count_nonzero(X)) * X.element_size() for X in found.values())

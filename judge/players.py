@@ -1,13 +1,13 @@
 """Players: what a child process does with the module of its file. There is one player for each kind of problem.
 
-A child constructs the module, calls it, and takes its results apart. A player has these members.
+A player constructs the module, calls it, and splits its results into tensors. A player has these members.
 
     construct(make, arguments, seed, state)   Makes the module. `state` has the tensors of the reference's module, or is None.
     prepare(calls, operand, timed, training,  Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
             inference)
-    call(number)                              Makes one call, which may be timed.
+    call(number)                              Makes one call and returns its answer. The judge may time it.
     parts(number, answer)                     Returns the outline of an answer and its tensors by name. Each may be None.
-    state()                                   Returns the tensors of the module by name.
+    state()                                   Returns the tensors of the module's state_dict by name, or an empty dict.
     settle()                                  Resets what the player itself has set, before settings are compared.
     has_gradients                             Tells whether the last call leaves gradients enabled.
     seeds_itself                              Tells whether the player seeds the calls.
@@ -22,7 +22,7 @@ import torch
 from judge.modules import Reference, Runner, seed_all, state_of
 from judge.values import join, outline, places, split
 
-LAYOUTS = (  # how dC may lie in memory, indexed by way // 2; GRADIENTS of judge/measures.py has the ways
+LAYOUTS = (  # the memory layouts of dC, indexed by way // 2; GRADIENTS of judge/measures.py explains `way`
     lambda G: G,
     lambda G: G.mT.contiguous().mT,
     lambda G: torch.nn.functional.pad(G, (1, 0))[..., 1:],
@@ -71,7 +71,7 @@ class ProductPlayer:
         found, other = [], call["other"]
         layout, alone = divmod(call["way"], 2)  # see GRADIENTS of judge/measures.py
         G = LAYOUTS[layout](G)
-        others = 0 if self.timed else 1 if alone else 3  # the number of calls between forward and backward
+        others = 0 if self.timed else 1 if alone else 3  # the number of extra calls between forward and backward
         distinct = list({id(X): X for X in operands}.values())  # one tensor, if both operands are the same
         for wanted in [[X] for X in distinct] if alone else [distinct]:  # one gradient at a time, or all at once
             given = {}
@@ -80,7 +80,8 @@ class ProductPlayer:
                 given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
             C = self.model(*(given[id(X)] for X in operands))
             del given, X  # only the graph keeps the copies that were made for this call
-            for n in range(others):  # other calls come before backward, as in a network; it needs the operands of the call above
+            # Extra calls come before backward, as in a network. Backward still needs the operands of the call above.
+            for n in range(others):
                 self.model(*(X / (n + 2) for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
             for X in wanted:
@@ -93,7 +94,10 @@ class ProductPlayer:
 
 
 class AnyPlayer:
-    """Plays any module in KernelBench's form. An answer has the result, the gradients, and what the call changed in the module."""
+    """Plays any module in KernelBench's form.
+
+    An answer has the result, the gradients, and the tensors of the module that the call changed.
+    """
 
     seeds_itself, has_gradients = True, False
 
@@ -139,8 +143,11 @@ class AnyPlayer:
         return *answer, {} if self.timed else self.changed(self.runner, call)
 
     def changed(self, runner, call):
-        """Returns copies of the module's tensors that the reference's call changes. For the reference itself, these are the
-        tensors that its call has changed. Copies are needed because the next call starts anew."""
+        """Returns copies of those tensors of the module that the reference's call changes, by name.
+
+        The reference's own player finds them by comparison. The solution's player gets their names in call["state"].
+        Copies are needed because the next call restores the module's state.
+        """
         found = runner.before.changed()
         wanted = found if call["state"] is None else call["state"]
         now = state_of(runner.model)

@@ -1,9 +1,9 @@
-"""Takes apart what a model takes and returns: into its tensors, and a skeleton of the rest that JSON can carry.
+"""Splits the arguments and results of a model into tensors and a skeleton, which JSON can carry.
 
 A skeleton is a pair of a kind and a content, as this table says.
 
     kind                content
-    "tensor"            The number of the tensor. A tensor that stands in two places has one number.
+    "tensor"            The number of the tensor. A tensor that occurs twice has one number.
     "value"             A number, a string or None.
     "dtype", "device"   Its name.
     "tuple", "list"     A list of skeletons.
@@ -53,7 +53,7 @@ def _skeleton(value, tensors, floats_are_tensors):
 
 
 def join(skeleton, tensors):
-    """Returns the value that split() has taken apart into `skeleton` and `tensors`."""
+    """Returns the value that split() has split into `skeleton` and `tensors`."""
     kind, content = skeleton
     if kind == "tensor":
         return tensors[content]
@@ -80,8 +80,10 @@ def outline(skeleton):
 
 
 def places(skeleton, name):
-    """Returns the name of each tensor, in the order of their numbers. A name is `name` itself, or a path such as name[0] or
-    name['key']."""
+    """Returns the name of each tensor, in the order of their numbers.
+
+    A tensor's name is `name` itself, or a path such as name[0] or name['key'].
+    """
     found = {}
 
     def visit(part, path):
