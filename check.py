@@ -1,17 +1,24 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It calls the solution some 100 to 350 times, in a process of its own: other inputs each time, but that a third of them are seen twice,
-sizes to twice --size, ordinary and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it
-times calls at --size in turns with the reference's, by a clock of its own, and compares those results too. The last line is the verdict:
-`all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md has the rest. A judge is no sandbox: a child runs as you.
+The judge calls the solution some 100 to 350 times, in a process of its own. The inputs are fresh, but a third of them are
+used twice. They have sizes up to twice --size and contain ordinary and hard numbers. Gradients are judged too. Each element
+of each result is compared with a float64 product. Then the judge times the solution and the reference in turns at --size,
+by its own clock, and compares the results of the timed calls too. The last line is the verdict: `all holds: ...` with the
+times and their ratio, or `WRONG: ...`. docs/judge.md describes the details. The judge is no sandbox: the solution runs
+under your user account.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --reference r.py --solution s.py    a solution of any KernelBench problem, whose reference is r.py
-    python check.py --size 256 --no-timing              ten seconds on a small machine
+    python check.py --size 256 --no-timing              takes ten seconds on a small machine
 
-Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
-reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
+Exit status:
+    0     all holds
+    1     the solution is convicted
+    2     the run could not be made: a bad option, no such file or GPU, not enough memory, or a reference that does not
+          compute the problem
+    130   Ctrl-C
+    141   the reader of the report has closed the pipe
 """
 
 import argparse
@@ -42,22 +49,24 @@ import types
 import warnings
 from pathlib import Path
 
-if __name__ == "__main__":  # status 1 is a verdict: what ends without one, as where torch is missing, takes another
+# Status 1 means a conviction. An uncaught error, such as a missing torch, therefore ends with status 2.
+if __name__ == "__main__":
     sys.excepthook = lambda *error: (sys.__excepthook__(*error), error[0] is KeyboardInterrupt or os._exit(2))
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)  # where PYTHONSAFEPATH is set Python leaves it out
+sys.path.insert(0, HERE)  # Python omits this folder where PYTHONSAFEPATH is set
 if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
     print(f"check.py: the folder judge/ is missing in {HERE}; copy it there too, check.py needs it", file=sys.stderr)
     sys.exit(2)
 
 from judge.guard import LEFT_OPEN, LIBC, folder_of_builds, guard, stop_thread  # noqa: E402
 
-# A child gives up what no solution needs before it imports torch, while it has one thread.
+# A child drops the rights that no solution needs. It does so before it imports torch, while it has a single thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
 GUARD = guard(*CHILD["guard"]) if CHILD else {}
 
-warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")  # torch's: it is not needed, and that is wanted, see Child.prepare
+# Two warnings of torch are silenced: NumPy is not needed, and Child.prepare() asks for deterministic algorithms.
+warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")
 import torch  # noqa: E402
 
 from judge.measures import PROBLEMS as PRODUCTS  # noqa: E402
@@ -72,14 +81,14 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16
 
 
 class Wrong(Exception):
-    """The solution fails, so that nothing more can be judged: the name of the finding, and what it is."""
+    """The solution fails, and nothing more can be judged. The arguments are the name and the text of the finding."""
 
 
-# ==== 1. Memory that processes share ====
+# ==== 1. Memory that the judge shares with its children ====
 
 
 class GpuMemory:
-    """Allocations of CUDA memory as other processes see them: by a handle of 64 bytes (CUDA driver API, IPC)."""
+    """Shares allocations of CUDA memory between processes by 64-byte IPC handles of the CUDA driver API."""
 
     class Handle(ctypes.Structure):
         _fields_ = [("bytes", ctypes.c_ubyte * 64)]
@@ -98,19 +107,19 @@ class GpuMemory:
         return value.value
 
     def range(self, address):
-        """Base and bytes of the allocation that holds an address."""
+        """Returns the base and the size in bytes of the allocation that contains an address."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
         return base.value, size.value
 
     def export(self, address):
-        """(handle, offset) of an address."""
+        """Returns the IPC handle of the allocation that contains an address, and the address's offset in it."""
         base, handle = self.range(address)[0], self.Handle()
         self.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(base))
         return bytes(handle.bytes).hex(), address - base
 
     def open(self, handle):
-        """All of another process's allocation, as bytes (a tensor)."""
+        """Opens another process's allocation and returns all of it as a uint8 tensor."""
         if handle not in self.opened:
             address = ctypes.c_uint64()
             self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), self.Handle.from_buffer_copy(bytes.fromhex(handle)), 1)
@@ -118,7 +127,7 @@ class GpuMemory:
         return self.tensor(*self.range(self.opened[handle]))
 
     def tensor(self, address, size):
-        """Bytes of a GPU's memory as a tensor with a storage of that size."""
+        """Returns `size` bytes of GPU memory as a uint8 tensor whose storage has exactly that size."""
         interface = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
         return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=interface), device=self.device)
 
@@ -128,7 +137,10 @@ class GpuMemory:
 
 
 class Slab:
-    """Memory in which the judge puts inputs and where the children read them. `place`: how a child finds it, for JSON."""
+    """Memory in which the judge writes inputs and a child reads them.
+
+    `place` tells a child where the memory is. It is a file descriptor on a CPU, and a handle with an offset on a GPU.
+    """
 
     def __init__(self, device, size, place=None):
         self.device, self.size, self.place = device, size, place
@@ -137,7 +149,8 @@ class Slab:
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
-                fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # a size for ever
+                # The seals fix the size of the file for good.
+                fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.map = mmap.mmap(self.place, size)
             self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
         elif place:
@@ -156,7 +169,7 @@ class Slab:
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
     def tensor(self, dtype, shape, offset):
-        """A matrix there as a user has it: it is no view, and its storage has its size."""
+        """Returns an input in the slab as a user would have it: not a view, with a storage of exactly its size."""
         size = math.prod(shape) * dtype.itemsize
         if self.gpu:
             flat = self.gpu.tensor(self.bytes.data_ptr() + offset, size)
@@ -165,11 +178,14 @@ class Slab:
         return flat.view(dtype).view(shape).data
 
 
-# ==== 2. The child: it runs beside the solution, which may read and change all of it. The judge counts on none of it ====
+# ==== 2. The child ====
+#
+# The child runs in the same process as the solution, which can read and change everything in that process.
+# The judge therefore trusts nothing that the child says.
 
 
 def describe(error):
-    """An error and the line of the file at fault that raised it."""
+    """Returns the text of an error, with the file and line that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
     hint = "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone" * isinstance(error, PermissionError)
     return f"{type(error).__name__}: {error}{hint}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
@@ -179,7 +195,7 @@ EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSP
 
 
 def is_exhausted(error, cuda):
-    """Whether an error says that memory, threads or descriptors have run out, which is no fault of the file."""
+    """Tells whether an error means that memory, threads or descriptors ran out, which is no fault of the file."""
     if isinstance(error, OSError):
         return error.errno in EXHAUSTED
     if isinstance(error, torch.OutOfMemoryError):
@@ -189,7 +205,8 @@ def is_exhausted(error, cuda):
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-MISSING = {  # what an error's text says of the machine, and what the machine does not have then
+# Each pattern matches the text of an error. Its value names what the machine lacks when the pattern matches.
+MISSING = {
     r"No module named '?([\w.]+)": r"the package \1",
     r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": "the CUDA toolkit (nvcc)",
     r"Ninja is required|ninja: (command )?not found|No such file.*ninja'": "the package ninja",
@@ -199,7 +216,8 @@ MISSING = {  # what an error's text says of the machine, and what the machine do
     r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver version is insufficient|0 active drivers": "a GPU that torch sees",
     r"no kernel image|kernel image is invalid|Unsupported gpu architecture|compute capability": "a GPU of the kind that it is made for",
 }
-MISSING_ON_A_CPU = re.compile(  # how files say that they want tensors of a GPU
+# The pattern matches errors in which a file says that it needs tensors on a GPU.
+MISSING_ON_A_CPU = re.compile(
     r"\b(must|should|needs?|expect\w*|requires?|only)\b.*\b(cuda|gpu)\b|\b(cuda|gpu)\b.*\b(required|expected|needed|only)\b"
     r"|is_cuda|cpu tensor|'CPU' backend",
     re.IGNORECASE,
@@ -207,12 +225,12 @@ MISSING_ON_A_CPU = re.compile(  # how files say that they want tensors of a GPU
 
 
 def what_is_missing(error, device):
-    """What this machine does not have, as an error says; empty where the error is another one."""
-    for _ in range(8):  # the error, and those that it came from
+    """Returns what this machine lacks according to an error, or an empty string for any other error."""
+    for _ in range(8):  # the loop visits the error, then the errors that caused it
         if error is None:
             break
         text = str(error)
-        if isinstance(error, AssertionError):  # often without a text
+        if isinstance(error, AssertionError):  # an assertion often has no text, so its source line is used too
             text += " ".join(frame.line or "" for frame in traceback.extract_tb(error.__traceback__)[-1:])
         for pattern, name in MISSING.items():
             if match := re.search(pattern, text):
@@ -226,26 +244,28 @@ def what_is_missing(error, device):
 
 
 class Child:
-    """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
+    """Answers the judge's requests. A request names a method and its arguments, and the answer is a dict."""
 
     def start(self, device, size, place, who, kind, **of_this_kind):
-        """What holds for all requests: the shared memory, and the kind of problem."""
+        """Sets up what all requests use: the shared memory, and the player for this kind of problem."""
         self.device, self.cuda, self.is_reference = torch.device(device), device.startswith("cuda"), who == "reference"
         self.player = PLAYERS[kind](self.device, self.is_reference, **of_this_kind)
-        self.module = sys.modules["judged"] = types.ModuleType("judged")  # of all files that it is given
-        self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
+        self.module = sys.modules["judged"] = types.ModuleType("judged")  # all files of this child run in it
+        # This tensor also creates the CUDA context. Without a context the slab cannot be opened.
+        self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
-        self.before, self.left = None, []  # settings before a request, and what was left changed
-        self.blocks, self.in_blocks, self.in_slab = {}, {}, {}  # memory from torch's allocator, tensors there, and tensors in the slab
-        self.sent = []  # what the judge takes out of this process's memory
+        self.before, self.left = None, []  # the settings before a request, and the changes that a request left behind
+        # `blocks` is memory from torch's allocator. `in_blocks` are tensors in these blocks, `in_slab` tensors in the slab.
+        self.blocks, self.in_blocks, self.in_slab = {}, {}, {}
+        self.sent = []  # tensors that the judge copies out of this process's memory
         return {"guard": GUARD}
 
     def operand(self, leaf, shape, offset, slot, copy, dtype):
-        """The tensor of an input: in the slab, or, where there is no offset, in memory that torch allocates.
+        """Returns the tensor of an input. It lies in the slab, or in memory from torch's allocator if `offset` is None.
 
-        The tensor that had this place before serves again with another version, as a weight does that an optimizer changes.
-        `copy` tells tensors from each other that share their memory.
+        A tensor that had this place before is returned again, with a higher version counter. A weight looks the same
+        way after an optimizer has changed it. `copy` distinguishes tensors that share their memory.
         """
         key = leaf, dtype, *shape, copy, slot if offset is None else offset
         kept = self.in_blocks if offset is None else self.in_slab
@@ -263,7 +283,7 @@ class Child:
         return kept[key]
 
     def forget(self, calls):
-        """Drops the memory that the inputs of these calls do not use, and the tensors there."""
+        """Drops memory blocks that the inputs of these calls do not use, and the tensors in these blocks."""
         places = [place for call in calls for place in call["inputs"]]
         used = {(slot, dtype, *shape) for shape, offset, slot, _, dtype in places if offset is None}
         self.blocks = {key: block for key, block in self.blocks.items() if key in used}
@@ -272,7 +292,7 @@ class Child:
             self.in_slab.clear()
 
     def locate(self, X):
-        """Where the judge finds a tensor in this process's memory."""
+        """Returns where the judge finds a tensor in this process: its place, its offset and its strides."""
         if not X.numel():
             return [0, 0, list(X.stride())]
         start = self.slab.bytes.data_ptr()
@@ -281,23 +301,29 @@ class Child:
         return [*(self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())]
 
     def send(self, tensors):
-        """Copies, which stay there until the next ones are sent, each with its dtype, its shape and its place."""
+        """Copies tensors for the judge and returns the dtype, shape and place of each copy.
+
+        The copies stay in memory until the next tensors are sent.
+        """
         self.sent = [X.detach().to(self.device).clone(memory_format=torch.contiguous_format) for X in tensors]
         return [[name_of(X.dtype), list(X.shape), self.locate(X)] for X in self.sent]
 
     def execute(self, path, text):
-        """Executes a file as KernelBench does: from a temporary file, in which Triton and torch.jit.script find the text of functions."""
+        """Executes a file as KernelBench does, from a temporary copy.
+
+        Triton and torch.jit.script read the source text of functions from this copy.
+        """
         copy = os.path.join(tempfile.mkdtemp(), os.path.basename(path))
         Path(copy).write_text(text, encoding="utf-8")
         self.module.__file__ = copy
         exec(compile(text, copy, "exec"), vars(self.module))
 
     def expose(self, path, text, found, classes):
-        """Has the solution find the reference's Model, as in KernelBench, which executes both in one namespace."""
+        """Makes the reference's Model visible to the solution. KernelBench, too, executes both files in one namespace."""
         self.execute(path, text)
         names = vars(self.module)
-        names["Model"] = names[found]  # which --problem asks for
-        for name in classes:  # the solution has to define its own
+        names["Model"] = names[found]  # `found` is the class that --problem asks for
+        for name in classes:  # the solution has to define one of these classes itself
             names.pop(name, None)
         return {}
 
@@ -307,13 +333,18 @@ class Child:
         before = settings(self.cuda)
         self.execute(path, text)
         if self.is_reference:
-            LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the judge has opened its memory, nobody else shall
+            # PR_SET_DUMPABLE = 0: the judge has already opened this process's memory, and no other process may open it.
+            LIBC.prctl(4, 0, 0, 0, 0)
         found = next((name for name in classes if name in vars(self.module)), None)
         self.make = vars(self.module).get(found)
         return {"class": found, "changed": changes(before, settings(self.cuda))}
 
     def construct(self, seed, skeleton=None, tensors=(), state=None):
-        """Makes the module. The reference's arguments are its own, and the answer has these and the module's tensors."""
+        """Constructs the module.
+
+        The reference takes the arguments from its own get_init_inputs(). Its answer contains these arguments and the
+        module's tensors. The solution gets the same arguments, and reads their tensors from the slab.
+        """
         self.player.settle()
         before = settings(self.cuda)
         if self.is_reference:
@@ -334,7 +365,7 @@ class Child:
         return told
 
     def draw(self, seed):
-        """What the reference's get_inputs() returns."""
+        """Calls the reference's get_inputs() and sends the inputs that it returns."""
         tensors, skeleton = split(draw(self.module.get_inputs, seed, self.device))
         return {"skeleton": skeleton, "tensors": self.send(tensors)}
 
@@ -342,7 +373,7 @@ class Child:
         return self.player.study()
 
     def settled(self):
-        """The settings that the last request has left changed."""
+        """Returns the settings that the last request left changed."""
         changed = self.left + ([] if self.player.seeds_itself else self.generators.changes())
         self.left = []
         self.player.settle()
@@ -351,9 +382,9 @@ class Child:
         return {"changed": changed}
 
     def prepare(self, calls, timed, training, deterministic, inference):
-        """For these calls. Fills free memory with NaN, so that what is not written shows.
+        """Prepares the next calls, and returns where the inputs lie that are not in the slab.
 
-        Says where those inputs lie that are not in the slab.
+        It also fills free memory with NaN, so that elements which the solution never writes are detected.
         """
         changed = self.settled()["changed"]
         self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
@@ -371,25 +402,27 @@ class Child:
             expected = [each for call in calls for each in call["expected"] or ()]
             sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
             largest = max(sizes, default=0)
-            sizes += [largest * 9 // 8, 2 * largest, *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
+            # These sizes stand for workspaces and for small tensors.
+            sizes += [largest * 9 // 8, 2 * largest, *[1 << p for p in range(9, 21)] * 2]
             blocks = [filled((size,)) for size in sizes]
             blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
-        else:  # freed memory often comes back from the system as zeros
-            torch._C._set_deterministic_algorithms(deterministic, warn_only=True)  # torch's debugging aid: fills every new tensor
+        else:  # on a CPU, freed memory often comes back from the system as zeros, so filling it has no effect
+            # In deterministic mode torch fills every new tensor, which is a debugging aid.
+            torch._C._set_deterministic_algorithms(deterministic, warn_only=True)
         self.player.settle()
         self.before = settings(self.cuda)
         return {"own": own, "changed": changed}
 
     def calls(self):
-        """Where the results of the calls lie. A GPU may be at work still."""
+        """Runs the calls and returns where their results lie. A GPU may still be computing them."""
         with torch.enable_grad():
-            for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
+            for _ in range(2):  # this work wakes the threads, caches and driver, which slept while the process was stopped
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
             self.marks[0].record()
             for number, end in enumerate(self.marks[1:]):
                 try:
                     self.answers.append(self.player.call(number))
-                except BaseException as error:  # SystemExit too: the solution may not end the child
+                except BaseException as error:  # this includes SystemExit: the solution may not end the child
                     self.answers.append(error)
                 end.record()
             if torch.is_grad_enabled() != (mode_before := self.player.has_gradients):
@@ -398,14 +431,17 @@ class Child:
         return {"calls": [self.point(number, answer) for number, answer in enumerate(self.answers)]}
 
     def part(self, number, answer):
-        """The structure of an answer and its tensors by name, whose memory is kept; or the error why it has none."""
+        """Returns the structure of an answer and its tensors by name, or the error that explains why it has none."""
         try:
             return None if isinstance(answer, BaseException) else self.player.parts(number, answer)
         except BaseException as error:
             return error
 
     def point(self, number, answer):
-        """Where the results of one call lie, and no more, since a CPU's clock still runs. inspect() says what is wrong with them."""
+        """Returns where the results of one call lie. It does nothing else, because a CPU's clock is still running.
+
+        inspect() checks the results later.
+        """
         kinds = self.requested[number]["expected"]
         try:
             named = self.parts[number][1]
@@ -415,14 +451,14 @@ class Child:
             return {}
 
     def inspect(self):
-        """What is wrong with the results of each call. The judge has read them by then."""
+        """Returns what is wrong with the results of each call. The judge has already read the results."""
         return {"calls": [self.tell(number, answer) for number, answer in enumerate(self.answers)]}
 
     def times(self):
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def tell(self, number, answer):
-        """What is wrong with the results of one call; of the reference's, of what kinds they are."""
+        """Returns what is wrong with the results of one call, or their names, dtypes and shapes if nothing is wrong."""
         call, operands = self.requested[number], self.operands[number]
         if is_exhausted(answer, self.cuda):
             return {"no_memory": str(answer)}
@@ -437,13 +473,14 @@ class Child:
         if named is None:
             return {"none": True}
         kinds = call["expected"]
-        if kinds is None:  # the reference tells
+        if kinds is None:  # the judge does not know the results yet, so the reference defines them
             kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in named.items()]
         elif outline != call["outline"]:
             return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
         owners, aliases = list(operands), []
         if self.is_reference:
-            owners += self.player.state().values()  # the reference may return what its module keeps, which has to stay as it is
+            # The reference may return tensors that its module keeps. The judge must not overwrite these tensors.
+            owners += self.player.state().values()
         for name, dtype, shape in kinds:
             X = named.get(name)
             if type(X) is not torch.Tensor:
@@ -460,7 +497,7 @@ class Child:
 
 
 def serve(channel):
-    """Answers each request, a line of JSON, with another one, and with an empty line once a GPU has done it."""
+    """Answers each request with one line of JSON, and with an empty line once the GPU has finished the request."""
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
@@ -468,15 +505,16 @@ def serve(channel):
             try:
                 print(json.dumps(getattr(child, request.pop("do"))(**request)), file=done, flush=True)
                 torch.get_device_module(child.device).synchronize(child.device)
-                print(end="", flush=True), LIBC.fflush(None)  # what was printed belongs to this request
-            except BaseException as error:  # SystemExit too
+                # Flushing makes the output that was printed so far part of this request.
+                print(end="", flush=True), LIBC.fflush(None)
+            except BaseException as error:  # this includes SystemExit
                 told = {"raises": describe(error), "missing": what_is_missing(error, child.device)}
                 told["exhausted"] = is_exhausted(error, child.cuda)
                 print(json.dumps(told), file=done)
             print(file=done, flush=True)
 
 
-# ==== 3. The judge's side of a child ====
+# ==== 3. The contender: the judge's side of a child ====
 
 ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
