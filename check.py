@@ -256,7 +256,8 @@ class Child:
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
         self.before, self.left = None, []  # the settings before a request, and the changes that a request left behind
-        # `blocks` is memory from torch's allocator. `in_blocks` are tensors in these blocks, `in_slab` tensors in the slab.
+        # `blocks` is memory from torch's allocator. `in_blocks` holds tensors in these blocks, and `in_slab` holds
+        # tensors in the slab.
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}
         self.sent = []  # tensors that the judge copies out of this process's memory
         return {"guard": GUARD}
@@ -416,7 +417,7 @@ class Child:
     def calls(self):
         """Runs the calls and returns where their results lie. A GPU may still be computing them."""
         with torch.enable_grad():
-            for _ in range(2):  # this work wakes the threads, caches and driver, which slept while the process was stopped
+            for _ in range(2):  # wakes the threads, caches and driver, which were idle while the process was stopped
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
             self.marks[0].record()
             for number, end in enumerate(self.marks[1:]):
@@ -516,11 +517,11 @@ def serve(channel):
 
 # ==== 3. The contender: the judge's side of a child ====
 
-ANSWER_BYTES = 16 << 20  # of one answer at most
-RELAYED_LINES = 200  # of a child's output
-STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
-LOADING = 10  # times --timeout: a file may compile when it is loaded
-STOPPING = 20.0  # seconds that a signal may take: one of two busy cores has been away for 5
+ANSWER_BYTES = 16 << 20  # the largest size of one answer, in bytes
+RELAYED_LINES = 200  # the most lines of a child's output that the judge passes on
+STARTING = 300.0  # the time limit in seconds for a child to start, mostly for `import torch`
+LOADING = 10  # the time limit for loading a file, as a multiple of --timeout, since a file may compile code
+STOPPING = 20.0  # the time limit in seconds for stopping a child; one of two busy cores has taken 5 s
 DOING = {
     "start": "it starts",
     "expose": "it loads the reference",
@@ -532,52 +533,59 @@ DOING = {
 
 
 def tell(what):
-    """On standard error. What cannot be written there, as to a full disk, costs no verdict."""
+    """Prints a line on standard error. A failure to write, such as a full disk, does not affect the verdict."""
     with contextlib.suppress(OSError):
         print(what, file=sys.stderr)
 
 
 def printable(text, most=400):
-    """Without what could draw on a terminal."""
+    """Shortens a text and replaces the characters that could control a terminal by spaces."""
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
 
 
 def cannot_be_judged(path, missing, error):
-    """To be raised of a solution that needs what this machine does not have: that is no wrong result."""
+    """Returns the exception for a solution that needs something this machine lacks. Such a need is no wrong result."""
     name, missing, error = printable(path), printable(missing, 80), printable(error)
     return CannotRun(f"--solution {name}: it could not be judged, because this machine does not have {missing}: it raises {error}")
 
 
 def halts(number, thread):
-    """Whether a thread stands. One asleep in the kernel, as in vfork, gets a SIGSTOP for when it wakes: others may take the group's."""
+    """Tells whether a thread is stopped, or will stop before it runs again.
+
+    A thread that sleeps in the kernel, as in vfork, gets a SIGSTOP of its own, which takes effect when the thread wakes.
+    The SIGSTOP of the process group is not enough, because another thread may receive it.
+    """
     state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
     return state in b"TZX" or state == b"D" and stop_thread(number, int(thread.name))
 
 
 def kills_for_memory():
-    """How many processes the system has ended since it began because memory had run out."""
+    """Returns how many processes the system has killed since boot because memory had run out."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/vmstat") as counters:
         return int(next(line for line in counters if line.startswith("oom_kill ")).split()[1])
     return 0
 
 
 def schedule_of(thread):
-    """On which processors a thread may run, its nice value and its scheduling policy."""
-    with contextlib.suppress(OSError):  # it has ended
+    """Returns the processors on which a thread may run, its nice value and its scheduling policy."""
+    with contextlib.suppress(OSError):  # the error means that the thread has ended
         affinity = sorted(os.sched_getaffinity(thread))
         return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
 
 
 def keep_within(ends_by):
-    """Ends a run that takes too long. `ends_by`: by time.perf_counter()."""
+    """Ends a run that takes too long. `ends_by` is a time of time.perf_counter()."""
     if time.perf_counter() > ends_by:
         raise CannotRun("the run takes longer than --within allows: the machine is busy, or --size is large")
 
 
 class Contender(contextlib.ExitStack):
-    """A file and the child that runs it, 'solution' or 'reference': a process group, stopped unless it answers."""
+    """The solution or the reference: its file, and the child that runs the file.
 
-    ends_by = math.inf  # when the whole run has to end, by time.perf_counter()
+    The child is a process group of its own. It is stopped except while it answers a request.
+    """
+
+    ends_by = math.inf  # the time of time.perf_counter() at which the whole run has to end
 
     def __init__(self, who, path, slab, others=(), warden=None, folder=None, builds=None, ends_by=math.inf):
         super().__init__()
@@ -589,21 +597,22 @@ class Contender(contextlib.ExitStack):
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([] if slab.gpu else [slab.place])
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
-        self.callback(self.wait, LOADING)  # a driver may hold it
+        self.callback(self.wait, LOADING)  # a driver may delay the end of the process
         self.callback(self.send, signal.SIGKILL)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
-        other.close()  # so that the channel tells of an end
-        # An exec tells of itself before the new process is dumpable, which the judge is not: till then it takes root to open its memory.
+        other.close()  # the judge's end of the channel then reports when the child has ended
+        # The judge is not dumpable, and Popen returns before the child is dumpable again. Only root could open the
+        # child's memory until then.
         for _ in range(int(STOPPING / 1e-3)):
             if os.access(f"/proc/{self.process.pid}/mem", os.W_OK):
                 break
             time.sleep(1e-3)
-        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # while nothing has closed it
+        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # the child has not yet made its memory private
         self.callback(os.close, self.memory)
 
     def send(self, number):
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left there
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the error means that the group has no process
             os.killpg(self.process.pid, number)
 
     def wait(self, seconds):
@@ -611,10 +620,11 @@ class Contender(contextlib.ExitStack):
             return self.process.wait(seconds)
 
     def stop(self):
-        """Waits until the child and all its descendants, who get the same signal, stand still; none can undo it."""
+        """Stops the child and all its descendants, and waits until they stand still. None of them can undo the signal."""
         self.send(signal.SIGSTOP)
-        end = time.process_time() + STOPPING  # while the whole machine stands, which nobody can obey, the judge works as little
-        rounds = int(STOPPING / 5e-4)  # of 0.5 to 1 ms
+        # The limit is CPU time of the judge. It does not advance while the whole machine is suspended.
+        end = time.process_time() + STOPPING
+        rounds = int(STOPPING / 5e-4)  # one round takes 0.5 to 1 ms
         while not self.stands():
             rounds -= 1
             if rounds < 0 or time.process_time() > end:
@@ -623,21 +633,22 @@ class Contender(contextlib.ExitStack):
         self.relay()
 
     def stands(self):
-        """Whether each thread of the process group stands, or will before it runs on."""
-        for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):  # the child first: it tells soonest
+        """Tells whether each thread of the process group is stopped, or will stop before it runs again."""
+        # The child is checked first, because it is the process most likely to be still running.
+        for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
             runs = False
-            try:  # noqa: SIM105 (hundreds of processes at each request: suppress() takes half as long again)
+            try:  # noqa: SIM105 (each request checks hundreds of processes, and suppress() takes half as long again)
                 if runs := os.getpgid(number) == own:
                     runs = not all(halts(number, thread) for thread in Path(f"/proc/{number}/task").iterdir())
-            except OSError as error:  # where a thread ends meanwhile, it has run until now
-                if error.errno in EXHAUSTED:  # of the judge itself
+            except OSError as error:  # a thread that ends during the check counts as one that was running
+                if error.errno in EXHAUSTED:  # the judge itself has run out of a resource
                     raise
             if runs:
                 return False
         return True
 
     def examine_schedule(self):
-        """Ends a run in which somebody else changed where or when this process runs: its times would prove nothing."""
+        """Ends a run in which another process changed how the child is scheduled. Its times would prove nothing."""
         threads = map(int, os.listdir(f"/proc/{self.process.pid}/task"))
         for thread in threads:
             now = schedule_of(thread)
@@ -647,35 +658,44 @@ class Contender(contextlib.ExitStack):
                 raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {told}")
 
     def fault(self, what):
-        """To be raised. The reference's fault, or one before a file is loaded, says nothing about the solution."""
+        """Returns the exception for a fault of this contender.
+
+        A fault of the reference says nothing about the solution. Nor does a fault before the solution is loaded.
+        """
         told = f"the {self.who}{what}"
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
 
     def ask(self, do, limit, **arguments):
-        """The child's answer within `limit` seconds. It runs in between; a GPU's, after "calls", until stop()."""
+        """Sends a request and returns the child's answer, which has to come within `limit` seconds.
+
+        The child runs only until it has answered. After "calls" on a GPU, its descendants are stopped later, by stop().
+        """
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do not in ("start", "expose")
         self.send(signal.SIGCONT)
         try:
             self.channel.settimeout(limit)
-            with contextlib.suppress(OSError):  # who does not read will not answer
+            with contextlib.suppress(OSError):  # a child that does not read the request will not answer it either
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            self.channel.settimeout(0)  # a byte out of band is told of, and never comes
-            while not said.endswith(b"\n\n"):  # what is there at last is an answer, however long the judge itself has been stopped
+            self.channel.settimeout(0)  # select() also reports a byte out of band, for which recv() would wait for ever
+            # A complete answer counts, even if the judge itself was stopped past the deadline.
+            while not said.endswith(b"\n\n"):
                 keep_within(self.ends_by)
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
-                ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""  # who prints waits where one is full
-                with contextlib.suppress(OSError):  # a channel that answers in another way is closed
+                # The output sockets are read too, because a child that prints blocks when its socket is full.
+                ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""
+                with contextlib.suppress(OSError):  # a channel on which recv() fails counts as closed
                     piece = self.channel.recv(1 << 20) if self.channel in ready else b""
                 said += piece
                 if len(said) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
-                if piece.endswith(b"\n") and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
+                # The answer is parsed while the child is still working, rather than after it has finished.
+                if piece.endswith(b"\n") and (answer is None or piece.strip()):
                     answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
                 if not piece and (self.channel in ready or self.process.poll() is not None):
                     code = self.wait(5)
-                    self.relay()  # its last words
+                    self.relay()  # passes on what the child printed before it ended
                     if code == -signal.SIGKILL and kills_for_memory() > self.killed_before:
                         raise CannotRun(f"the system had no memory left and ended the {self.who}'s process while {doing}")
                     end = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
@@ -686,7 +706,8 @@ class Contender(contextlib.ExitStack):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
             self.send(signal.SIGSTOP)
-        if not self.gpu or do != "calls":  # a CPU's clock runs until then: of who answers in a vfork others may be at work
+        # A CPU's clock runs until the whole group stands still. A child may answer from a vfork while other threads work.
+        if not self.gpu or do != "calls":
             self.stop()
         if "raises" in answer:
             if answer.get("exhausted"):
@@ -697,10 +718,10 @@ class Contender(contextlib.ExitStack):
         return answer
 
     def relay(self):
-        """Passes on to standard error what the child has written. What went to its standard output is `printed`."""
+        """Passes the child's output on to standard error. `printed` keeps the start of its standard output."""
         for file in self.prints:
             text = b""
-            with contextlib.suppress(OSError):  # nothing is there
+            with contextlib.suppress(OSError):  # the error means that there is no output
                 text = file.recv(1 << 20, socket.MSG_DONTWAIT)
             self.printed = self.printed or text * (file is self.prints[0])
             for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
@@ -716,7 +737,7 @@ class Contender(contextlib.ExitStack):
             raise Wrong("settings", f"the solution changes them for its caller: {printable(told)}{hint}")
 
     def place_of(self, place, told, dtype):
-        """Where an input lies: a tensor in the slab or on a GPU, or an address in the child's memory."""
+        """Returns where an input lies: a tensor in the slab or on a GPU, or an address in the child's memory."""
         shape, offset, slot, _, _ = place
         if offset is not None:
             return self.slab.view(dtype, shape, offset)
@@ -733,7 +754,7 @@ class Contender(contextlib.ExitStack):
             raise self.fault("'s process does not say where its inputs lie") from None
 
     def put(self, X, place, told):
-        """Writes an input."""
+        """Writes an input into the child's memory or the slab."""
         where = self.place_of(place, told, X.dtype)
         if isinstance(where, torch.Tensor):
             where.copy_(X)
@@ -743,7 +764,7 @@ class Contender(contextlib.ExitStack):
         self.move(os.pwritev, memoryview(data), where)
 
     def input_at(self, place, told, dtype):
-        """An input as it is now."""
+        """Returns an input as it is now, possibly changed by the child."""
         where = self.place_of(place, told, dtype)
         if isinstance(where, torch.Tensor):
             return where
@@ -752,7 +773,7 @@ class Contender(contextlib.ExitStack):
         return torch.frombuffer(data, dtype=dtype).view(place[0])
 
     def move(self, how, data, address):
-        """Writes or reads memory of the child, as much at a time as one call to the system moves."""
+        """Writes or reads the child's memory in parts of 1 GiB, which one system call can move."""
         for n in range(0, len(data), 1 << 30):
             part = data[n : n + (1 << 30)]
             try:
@@ -763,10 +784,14 @@ class Contender(contextlib.ExitStack):
                 raise self.fault("'s process has no memory where it says that an input lies")
 
     def region(self, result, shape, dtype):
-        """A result's memory as bytes: a copy, on a CPU, of parts with their addresses, to which a change has to be written back."""
+        """Returns a result's memory as bytes, and a list of its parts with their addresses.
+
+        On a CPU the bytes are a copy, and a caller that changes it has to write the parts back. On a GPU the list is empty.
+        """
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):  # a buffer's part
+        # A result may be a strided part of a larger buffer, up to this limit.
+        if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
         if place == "shared":
@@ -774,7 +799,8 @@ class Contender(contextlib.ExitStack):
         if self.gpu:
             return self.gpu.open(place)[offset : offset + size], []
         whole = memoryview(bytearray(size))
-        parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]  # as much as one call to the system moves
+        # One system call moves one part of 1 GiB.
+        parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]
         if any(os.preadv(self.memory, [part], at) < len(part) for at, part in parts):
             raise OSError("its memory ends there")
         return torch.frombuffer(whole, dtype=torch.uint8), parts
@@ -787,8 +813,9 @@ class Contender(contextlib.ExitStack):
         return torch.as_strided(flat.view(dtype), shape, result[2]).clone(memory_format=torch.contiguous_format)
 
     def spoil(self, result, shape, dtype):
-        """Leaves NaN where a result was that has been fetched."""
-        if not math.prod(shape) or min(result[2], default=1) == 0:  # where elements share memory nothing is written
+        """Overwrites a result that has been fetched with NaN."""
+        # A result whose elements share memory is left as it is.
+        if not math.prod(shape) or min(result[2], default=1) == 0:
             return
         flat, parts = self.region(result, shape, dtype)
         nothing = math.nan if dtype.is_floating_point or dtype.is_complex else 1
@@ -799,17 +826,20 @@ class Contender(contextlib.ExitStack):
 
 # ==== 4. The judgement: values ====
 
-EXAMPLES = 3  # of one finding
-ALL_MISSING = 20  # calls that fail since the machine lacks something, before a solution cannot be judged
+EXAMPLES = 3  # the most failing calls that the table prints for one kind of input
+ALL_MISSING = 20  # judging stops after this many calls if all of them fail because the machine lacks something
 
 
 class Report:
-    """What is found of a solution: printed at once, and kept for --json. What is being done goes to standard error."""
+    """Collects the findings about a solution. It prints them at once and keeps them for --json.
+
+    Messages about progress go to standard error.
+    """
 
     def __init__(self, problem):
         self.problem, self.begun = problem, time.perf_counter()
-        self.rows, self.checks, self.timings = [], [], {}  # of calls, of all else, of the modes that are timed
-        self.findings = {}  # what is wrong, one of each kind
+        self.rows, self.checks, self.timings = [], [], {}  # one entry per judged call, per other check, per timed mode
+        self.findings = {}  # the first finding of each kind, by name
 
     def progress(self, what):
         tell(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
@@ -845,40 +875,51 @@ class Report:
 
 
 class Run:
-    """One solution and one reference: what is asked of these, and what their answers are worth."""
+    """One run of the judge: it sends requests to the solution and the reference, and examines their answers."""
 
     random = property(lambda self: random.Random(hashlib.sha256(f"{self.seed}/{next(self.draws)}".encode()).digest()))
 
     def __init__(self, options):
         self.options = options
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
-        self.reference = self.solution = None  # the contenders
+        self.reference = self.solution = None  # begin() sets these to the contenders
         self.seed = random.SystemRandom().getrandbits(63) if options.seed is None else options.seed
-        self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False  # a hash each: none tells of others
+        # Each draw has a generator seeded by a hash, so no draw reveals anything about another draw.
+        self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False
         self.seed_of_constructors, self.reference_limit = self.random.getrandbits(63), LOADING * options.timeout
         self.problem = PROBLEMS[options.problem](self)
         self.report = Report(self.problem)
         self.wait = torch.get_device_module(self.device).synchronize
 
     def share(self):
-        """Makes the memory that is shared with each contender: the kernel and a GPU write for a thread even while it stands."""
+        """Allocates one slab per contender.
+
+        The contenders share no slab, because the kernel and a GPU can write for a thread even while the thread is stopped.
+        """
         self.references_slab, self.slab = self.new_slab(), self.new_slab()
-        self.slab.bytes[: 1 << 20].float().sum()  # torch's threads begin before the solution could take the last
-        self.quiet = self.probe()  # seconds, before any line of the solution has run
+        self.slab.bytes[: 1 << 20].float().sum()  # starts torch's threads before the solution can use up all threads
+        self.quiet = self.probe()  # the probe's seconds before any line of the solution has run
 
     def new_slab(self):
-        """Room for a request's calls, as far as memory allows, and at least for one of the largest with its gradient."""
+        """Allocates a slab for the calls of one request, as far as memory allows.
+
+        The slab holds at least one of the largest calls with its gradient.
+        """
         one, least = self.problem.slab_bytes()
         most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
         size = max(one, least, min(MOST_CALLS[self.device.type] * one, most), 64 << 20)
-        return Slab(self.device, -(-size >> 21) << 21)  # of whole 2 MiB: of what a child opens torch's allocator gives the judge no rest
+        # The size is a multiple of 2 MiB. The judge's torch then places no other tensor in memory that a child opens.
+        return Slab(self.device, -(-size >> 21) << 21)
 
     def probe(self):
-        """Seconds that next to nothing takes on the GPU."""
+        """Returns the median time in seconds of a one-byte copy, which shows whether the GPU is idle."""
         return sorted(timeit.repeat(lambda: (self.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
 
     def wait_for_a_quiet_gpu(self):
-        """A solution that leaves work behind would slow the reference down, or compute before the clock runs."""
+        """Waits until the GPU is idle.
+
+        A solution that leaves work running would slow the reference down, or compute before the clock starts.
+        """
         deadline = time.perf_counter() + STOPPING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             if time.perf_counter() > deadline:
@@ -887,7 +928,10 @@ class Run:
     # ---- Requests. ----
 
     def request(self, contender, calls, expected=0.0, timed=False, inference=False):
-        """Results of calls of one kind, or what is wrong with them, and the seconds; `expected` of the reference."""
+        """Requests calls of one kind. Returns the results, or what is wrong with them, and the seconds they took.
+
+        `expected` is the time in seconds that the reference takes. It is added to the time limit.
+        """
         keep_within(self.report.begun + self.options.within)
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         is_reference = contender is self.reference
@@ -905,7 +949,8 @@ class Run:
         modes["deterministic"] = not timed and self.random.random() < 0.5
         told = contender.ask("prepare", limit, calls=described, **modes)
         contender.examine_settings(told)
-        self.write(contender, flat, places, told)  # now, since what a child sees earlier it could compute with
+        # The inputs are written last. A child that saw them earlier could compute before the clock starts.
+        self.write(contender, flat, places, told)
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
@@ -916,15 +961,17 @@ class Run:
         if not isinstance(said, list) or len(said) != len(calls):
             raise contender.fault("'s process does not answer for each call")
         took, results = time.perf_counter() - begun, {}
-        for n in self.random.sample(range(len(calls)), len(calls)):  # any may be the first, so all has to be there
+        # The results are read in random order. All of them have to be complete, because any can be read first.
+        for n in self.random.sample(range(len(calls)), len(calls)):
             results[n] = self.take(contender, calls[n], described[n]["expected"], said[n])
             self.wait()
-            if self.cuda and len(results) == 1:  # a GPU's clock runs until then
+            if self.cuda and len(results) == 1:  # on a GPU the clock runs until the first result has been read
                 took = time.perf_counter() - begun
                 contender.stop()
         self.inspect(contender, calls, described, said, results, limit)
         most = 2 * (len(flat) + sum(len(each) for each in results.values() if isinstance(each, dict)))
-        if self.cuda and len(contender.gpu.opened) > most:  # else the next results may lie there again
+        # Opened allocations are kept while they are few, because later results may lie in them again.
+        if self.cuda and len(contender.gpu.opened) > most:
             contender.gpu.close()
         for n, (call, each) in enumerate(zip(calls, operands, strict=True)):
             for number, (X, place) in enumerate(zip(each, inputs[n], strict=True)):
@@ -937,12 +984,15 @@ class Run:
         return [results[n] for n in range(len(calls))], took
 
     def places_of(self, tensors, slab_alone=False):
-        """For the child, of each tensor: shape, offset in the slab or None, a number for its memory, which tensor there, and dtype.
+        """Chooses where the child finds each tensor: [shape, offset, slot, copy, dtype].
 
-        A random half lies in the slab with NaN behind it, the rest in memory that the child's torch allocates.
+        `offset` is the place in the slab, or None for memory from the child's torch allocator. `slot` numbers the memory,
+        and `copy` distinguishes tensors that share it. A random half of the tensors lies in the slab, or all of them
+        with `slab_alone`.
         """
         laid = list(range(len(tensors)))
-        if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
+        # Without the shuffle, the same place in the slab holds one input after the other, as in a user's loop.
+        if self.random.random() < 0.5:
             self.random.shuffle(laid)
         sizes = (room(tensors[n].dtype, tensors[n].shape) for n in laid)
         offsets = dict(zip(laid, itertools.accumulate(sizes, initial=0), strict=False))
@@ -950,33 +1000,37 @@ class Run:
         return [[list(X.shape), chosen[n], n, 0, name_of(X.dtype)] for n, X in enumerate(tensors)]
 
     def write(self, contender, tensors, places, told):
-        """Puts inputs where a contender has them, which stands still. NaN stands behind those in shared memory."""
+        """Writes inputs to their places in a stopped contender. The slab holds NaN behind the inputs."""
         used = sum(room(X.dtype, X.shape) for X in tensors)
         contender.slab.bytes[: used + 512].fill_(255)
         for X, place in zip(tensors, places, strict=True):
             contender.put(X, place, told)
 
     def take(self, contender, call, kinds, said, spoils=False):
-        """The results of one call, out of the child's memory; a string where there are none. `spoils`: leaves NaN there instead."""
+        """Reads the results of one call from the child's memory. Returns a string if they cannot be read.
+
+        With `spoils` it overwrites the results with NaN instead of reading them.
+        """
         try:
             found = {}
             for (name, dtype, shape), place in zip(kinds or (), said["results"] if kinds else (), strict=True):
                 if not spoils:
                     found[name] = contender.fetch(place, shape, getattr(torch, dtype))
-                elif name not in call.aliases:  # else it is an input as well
+                elif name not in call.aliases:  # a result in `aliases` is also an input, and is left as it is
                     contender.spoil(place, shape, getattr(torch, dtype))
             return found
-        except torch.OutOfMemoryError:  # the judge's own, too
+        except torch.OutOfMemoryError:  # the judge itself may have run out of memory
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-            if isinstance(error, OSError) and error.errno in EXHAUSTED:  # the judge's own
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:  # the judge itself has run out of a resource
                 raise
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     def inspect(self, contender, calls, described, said, results, limit):
-        """Asks what is wrong with results, now that they are read, and leaves NaN there. What it does in between changes none of them.
+        """Asks the child what is wrong with its results, then overwrites the results with NaN.
 
-        The reference tells of what kinds its results are; where the judge did not know, it reads them now.
+        The judge has already read the results, so the child can no longer change them. The reference reports the names,
+        dtypes and shapes of its results. If the judge did not know these before, it reads the results now.
         """
         answers = contender.ask("inspect", limit).get("calls")
         answers = [each if isinstance(each, dict) else {} for each in answers] if isinstance(answers, list) else []
@@ -999,7 +1053,10 @@ class Run:
                 results[n] = spoiled if isinstance(spoiled, str) else results[n]
 
     def examine(self, call, results, reference=None):
-        """What is wrong with a call's results; errors go to call.row. Asks for a reference where it could loosen the bound."""
+        """Returns what is wrong with a call's results, and records the errors in call.row.
+
+        If the error exceeds the bound, it requests the reference's results, whose error may raise the bound.
+        """
         keep_within(self.report.begun + self.options.within)
         call.row, problem = {"unjudged": 0, "ties": 0}, self.problem
         if isinstance(results, str):
@@ -1027,14 +1084,20 @@ class Run:
         return problem.criterion(call, results, reference)
 
     def in_pieces(self, calls):
-        """As many calls at once as a slab holds with all that is made of them."""
+        """Yields calls in groups of at most 8, which fill a quarter of the slab's size at most.
+
+        The data derived from the calls needs the rest of the room. A single large call forms a group of its own.
+        """
         while calls:
             number = max(1, min(8, self.slab.size // 4 // max(1, calls[0].nbytes)))
             yield calls[:number]
             calls = calls[number:]
 
     def groups(self, calls):
-        """The calls of each request: a random number of one kind, in half a slab: what is made of them needs room as well."""
+        """Yields the calls of each request: a random number of calls of one kind.
+
+        The calls fill at most half of the slab, because the data derived from them needs room as well.
+        """
         for key in dict.fromkeys(map(self.problem.key, calls)):
             waiting = [call for call in calls if self.problem.key(call) == key]
             while waiting:
@@ -1047,8 +1110,9 @@ class Run:
 def judge_values(run):
     problem = run.problem
     calls = problem.calls_to_judge()
-    kept, made = {}, 0  # the first results of calls that are made twice, and how many were
-    missing = []  # what the first calls did not find on this machine
+    # `kept` holds the first results of calls that are made twice. `made` counts the calls that were made a second time.
+    kept, made = {}, 0
+    missing = []  # what the machine lacked in each of the first calls
     run.report.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
@@ -1061,7 +1125,7 @@ def judge_values(run):
             problem.find_truths(group, references)
             for call, results, reference in zip(group, answers, references, strict=True):
                 name, size, wrong = call.row_name, call.label, run.examine(call, results, reference)
-                vars(call).pop("inputs", None)  # memory; where the call is made twice, they are made again
+                vars(call).pop("inputs", None)  # frees memory; a second call generates its inputs again
                 if calls.count(call) > 1 and isinstance(results, dict):
                     first = kept.setdefault(call, results)
                     made += first is not results
@@ -1074,10 +1138,11 @@ def judge_values(run):
                 if wrong:
                     run.report.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
             answers = references = results = reference = None
-            torch.cuda.empty_cache()  # of a GPU: sizes differ, and the contenders want what the judge's cache keeps of the last ones
+            # Sizes differ between calls. The contenders need the GPU memory that the judge's cache would keep.
+            torch.cuda.empty_cache()
             if len(missing) == len(run.report.rows) >= ALL_MISSING:
                 break
-        if missing and len(missing) == len(run.report.rows):  # in each call, while nothing was computed
+        if missing and len(missing) == len(run.report.rows):  # every call failed because the machine lacks something
             wrong = run.report.rows[0]["detail"].removeprefix("the solution raises ")
             run.report.rows.clear()
             run.report.findings.clear()
@@ -1091,7 +1156,7 @@ def judge_values(run):
 
 
 def report_the_simplest_failure_first(run):
-    """Looks for a simple call that fails. Where there is none, the simplest case that was met comes first."""
+    """Looks for a simple call that fails. If there is none, the simplest failure found so far is reported first."""
     wrong = [row for row in run.report.rows if row["detail"]]
     if not wrong:
         return
@@ -1110,7 +1175,10 @@ def report_the_simplest_failure_first(run):
 
 
 def judge_inference_mode(run):
-    """Calls in inference_mode, after all others: what a module keeps from such a call, autograd refuses in a later one."""
+    """Judges calls in inference_mode, after all other calls.
+
+    A module may keep tensors from such a call, and autograd refuses these tensors in a later call.
+    """
     calls = run.problem.inference_calls()
     for group in run.groups(calls):
         answers, _ = run.request(run.solution, group, LOADING * run.options.timeout, inference=True)
@@ -1125,19 +1193,24 @@ def judge_inference_mode(run):
 # ==== 5. The judgement: time ====
 
 TIMED = {"forward": "forward", "gradients": "forward + backward"}
-ROUNDS = 4  # requests of either contender, in turns
-REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # that a timed request is to take: long beside what a request takes by itself
-LONGEST = 2.0  # seconds of a request, before a solution slower than the reference gets fewer calls than it
-CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
-MOST_CALLS = {"cuda": 256, "cpu": 512}  # in one request
-TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
+ROUNDS = 4  # the number of timed requests to each contender, in turns
+REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # the target for a timed request, long compared with its overhead
+LONGEST = 2.0  # a solution slower than the reference gets fewer calls once its request would take this many seconds
+CHECK_SECONDS = 12.0  # the most seconds for comparing timed calls with the truth, for one row of the table
+MOST_CALLS = {"cuda": 256, "cpu": 512}  # the most calls in one request
+# The relative difference that is allowed between the child's clock and the judge's. The first number is added to the
+# reference's noise, and the second number limits the sum.
+TOLERANCE = (0.02, 0.07)
 
 
-TOO_NOISY = 1.5  # times longer than it can, the reference takes when it is timed in turns with the solution
+TOO_NOISY = 1.5  # a timing is unusable if the reference takes this many times as long as when it is undisturbed
 
 
 def ratio(timing):
-    """The ratio in words, or that there is none: a copy of the reference would not get 1 either."""
+    """Returns the ratio in words, or the reason why there is none.
+
+    There is none where even a copy of the reference would not get a ratio of 1.
+    """
     if timing["noisy"]:
         return "too noisy to time: other processes are using the processor"
     if timing["too_short"]:
@@ -1153,26 +1226,29 @@ def ratio(timing):
 class Stopwatch:
     """Times contenders in one mode at the headline's size, with fresh uniform inputs in every call."""
 
-    besides_a_call = 0.0  # seconds that a CPU's request takes for each call besides it: the child finds where the result lies
+    # Overhead in seconds per call of a request on a CPU, in which the child locates the call's result.
+    besides_a_call = 0.0
 
     def __init__(self, run, mode):
-        """Times the reference, before a line of the solution has run and could slow it down."""
+        """Times the reference before any line of the solution has run, so the solution cannot slow it down."""
         run.report.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
-        self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
+        self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # request() draws at least 3/4 of this number of calls
         sample = run.problem.sample(mode)
-        (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)  # its first call, the slowest
+        # The reference's first call is its slowest one.
+        (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)
         examined = min(timeit.repeat(lambda: (run.examine(sample, results, results), run.wait()), number=1, repeat=2))
         made = sum(X.nbytes for X in results.values())
-        self.bytes = run.problem.bytes_moved(sample, results)  # by a call
+        self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves
         most = min(MOST_CALLS[run.device.type], run.slab.size // max(1, sample.nbytes), int(CHECK_SECONDS / ROUNDS / examined))
-        self.peak, self.cache = math.inf, 0  # bytes a second that memory gives at most, and bytes that a cache may hold instead
-        if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
+        # `peak` is the memory bandwidth in bytes per second. `cache` is the number of bytes that the L2 cache can hold.
+        self.peak, self.cache = math.inf, 0
+        if run.cuda:  # the inputs and results, each in the judge and in the child, fit in 0.6 of the free memory
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
-            self.peak = 2e3 * kilohertz * width / 8 or math.inf  # two words a clock
+            self.peak = 2e3 * kilohertz * width / 8 or math.inf  # memory transfers two words per clock
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (2 * sample.nbytes + 2 * made)))
-        self.most = max(1, most) if run.cuda else 2  # on a CPU the child finds where results lie before the clock stops
+        self.most = max(1, most) if run.cuda else 2  # on a CPU the child locates the results before the clock stops
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         alone = self.measure(run.reference, rounds=3)[0]
@@ -1182,7 +1258,10 @@ class Stopwatch:
         self.alone = self.summary(alone)
 
     def measure(self, *contenders, rounds=ROUNDS):
-        """Each contender's requests, in turns, after three that warm it up and tell how many calls one can have."""
+        """Sends requests to the contenders in turns, and returns the timings of each contender's requests.
+
+        Three requests to each contender come first. They warm it up and determine how many calls fit in a request.
+        """
         run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
         between = run.random.randrange(rounds)
         for n in range(-3, rounds):
@@ -1193,8 +1272,12 @@ class Stopwatch:
         return [requests[3:] for requests in seen.values()]
 
     def request(self, contender, warms_up=False, decoy=False):
-        """(number of calls, seconds from outside, microseconds of each by the child's clock). A decoy has all kinds of inputs."""
-        run, own = self.run, self.each[contender]  # the least seconds of a call so far
+        """Sends one timed request, and examines the results if the solution computed them.
+
+        Returns the number of calls, the seconds by the judge's clock, and a list with the microseconds of each call by
+        the child's clock. A decoy request contains all kinds of inputs.
+        """
+        run, own = self.run, self.each[contender]  # `own` is the shortest time of a call so far, in seconds
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
@@ -1212,13 +1295,14 @@ class Stopwatch:
                     if wrong := run.examine(call, next(rest)):
                         raise Wrong("timed calls", wrong)
             seconds = min(took, sum(inside) * 1e-6 if inside else took)
-            if seconds < (least := (number * self.bytes - self.cache) / self.peak):  # what memory must move, but for what a cache may keep
+            # Memory must move all bytes of the calls, except for the bytes that a cache can hold.
+            if seconds < (least := (number * self.bytes - self.cache) / self.peak):
                 told = f"{number} calls in {duration(seconds * 1e6)}, whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)}"
                 raise Wrong("timed calls", f"impossible: {told} to move")
         return number, took, inside
 
     def summary(self, requests):
-        """`outside`: how the time of a request grows with the number of its calls, for each call."""
+        """Summarizes requests by both clocks. `outside` is a request's time per call, less its overhead."""
         besides = [min(self.fixed + self.besides_a_call * number, took / 2) for number, took, _ in requests]
         outside = spread([(took - rest) / number * 1e6 for (number, took, _), rest in zip(requests, besides, strict=True)])
         inside = spread([us for _, _, each in requests for us in each] or [0.0])
@@ -1226,20 +1310,21 @@ class Stopwatch:
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
     def settle(self, reference, solution):
-        """Which clock counts, and the ratio by it."""
+        """Decides which clock counts, and computes the ratio by this clock."""
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
         *references, mine = times.values()
-        # Noise is what the clocks disagree by in a request of the reference; the solution's own could be made.
+        # Noise is the difference between the clocks in a request of the reference. The solution could forge its own.
         noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / t["requests"] for t in references)
         tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
         clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
-        best = min(t["us"] for t in references)  # by either clock: the reference's own can be believed
+        best = min(t["us"] for t in references)  # the reference's own clock can be trusted
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
-        # A copy of the reference would be told to be as much slower. By the same clock others are the cause, else the judge's requests.
+        # A copy of the reference would appear slower by the same factor. If the same clock shows the slowdown, other
+        # processes are its cause. Otherwise the overhead of the judge's requests is its cause.
         outside = [t["outside_us"] for t in references]
         disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
         times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)
@@ -1250,7 +1335,8 @@ class Stopwatch:
         run, what = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {what}")
         times = run.report.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
-        if run.options.seed is not None or times["noisy"] or times["too_short"]:  # who knew the seed could have prepared
+        # A solution that knew the seed could have prepared its results.
+        if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
         run.report.check(
             f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
@@ -1280,7 +1366,7 @@ def number(kind, least, most):
 
 
 def device_name(text):
-    """An argument of --device. Choices follow: this says only why no GPU is among them."""
+    """Explains why --device cannot name a GPU if torch sees none. The argument's `choices` reject all other bad names."""
     if text.startswith("cuda") and not torch.cuda.is_available():
         why = "" if torch.version.cuda else f", since torch {torch.__version__} is built without CUDA"
         raise argparse.ArgumentTypeError(f"{text!r} is given, but torch sees no GPU{why}; cpu is accepted")
@@ -1328,7 +1414,7 @@ def parse(argv):
 
 
 def constants_of(texts):
-    """The values of --set NAME=VALUE."""
+    """Parses the values of --set NAME=VALUE."""
     found = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -1340,7 +1426,7 @@ def constants_of(texts):
 
 
 def begin(run, stack, who, texts, **others):
-    """Has a contender load its text."""
+    """Starts a contender and makes it load its file."""
     run.report.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
     builds = folder_of_builds(texts[who])
@@ -1349,7 +1435,7 @@ def begin(run, stack, who, texts, **others):
     classes = run.problem.classes(who)
     memory = {"device": str(run.device), "size": slab.size, "place": slab.place}
     told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
-    run.guard = told["guard"]  # no file has been loaded, nobody lies
+    run.guard = told["guard"]  # this answer can be trusted, because the child has not loaded any file yet
     for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
         run.report.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     if who == "solution":
@@ -1371,11 +1457,13 @@ def begin(run, stack, who, texts, **others):
 
 
 def judge(run, texts):
-    """All of it, with processes that have ended when it returns."""
+    """Runs the whole judgement. All processes that it starts have ended when it returns."""
     with contextlib.ExitStack() as stack:
         stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
-        LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
-        folder = tempfile.mkdtemp(prefix="check-")  # the warden removes it and ends both groups, when the judge has ended or is done
+        # PR_SET_DUMPABLE = 0 closes the judge's memory and descriptors to processes without capabilities.
+        LIBC.prctl(4, 0, 0, 0, 0)
+        # When the judge is done or has died, the warden removes this folder and ends both process groups.
+        folder = tempfile.mkdtemp(prefix="check-")
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
         kept = {"warden": warden.stdin.fileno(), "folder": folder, "ends_by": run.report.begun + run.options.within}
@@ -1418,7 +1506,9 @@ def judge(run, texts):
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it reads other processes by /proc/PID/mem, which {os.uname().sysname} does not have; Linux is accepted")
-    if options.json:  # before the long work; root would replace a device, and who takes --json for a flag the solution behind it
+    # The path of --json is checked before the long work starts. Root could otherwise replace a device by the record.
+    # A user who takes --json for a flag could replace the solution, whose name follows the flag.
+    if options.json:
         path = Path(options.json)
         if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
             raise CannotRun(f"--json {path}: is a folder, a device, Python or not writable; a file in an existing folder is accepted")
@@ -1426,7 +1516,7 @@ def referee(options):
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
-            texts[who] = Path(path).read_bytes().decode("utf-8-sig")  # as Python reads it
+            texts[who] = Path(path).read_bytes().decode("utf-8-sig")  # Python, too, accepts a byte order mark
         except (OSError, UnicodeDecodeError) as error:
             raise CannotRun(f"--{who} {path}: cannot be read ({error}); a Python file is accepted") from None
     try:
@@ -1462,9 +1552,9 @@ def referee(options):
         try:
             with open(f"{options.json}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
                 f.write(json.dumps(record, indent=1) + "\n")
-            os.replace(f.name, options.json)  # so that nobody ever reads half a file
+            os.replace(f.name, options.json)  # no reader ever sees half a file
             print(f"wrote {options.json}")
-        except OSError as error:  # the verdict stands all the same
+        except OSError as error:  # the verdict is printed all the same
             status = status or 2
             tell(f"check.py: --json {options.json}: cannot be written ({error})")
     print(told)
@@ -1472,7 +1562,7 @@ def referee(options):
 
 
 def sentence(run, calls):
-    """What was found, for somebody who reads nothing else."""
+    """Returns the verdict in one sentence, for a reader of the last line alone."""
     name, findings = printable(os.path.basename(run.options.solution)), run.report.findings
     for what, detail in findings.items():
         told = f"WRONG: {name} is convicted in {setting(run)}. {what}: {detail}"
@@ -1497,22 +1587,24 @@ def sentence(run, calls):
 
 
 def main(argv=None):
-    """Returns the exit status. `argv` is sys.argv[1:] where it is not given."""
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # some settings make memory that other processes cannot open
+    """Runs the judge and returns the exit status. `argv` defaults to sys.argv[1:]."""
+    # Some allocator settings produce memory that other processes cannot open.
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         os.environ.pop(name, None)
     try:
         return referee(parse(argv))
-    except SystemExit as stop:  # argparse has said what is wrong
+    except SystemExit as stop:  # argparse has already printed the help or an error
         return stop.code or 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents a second error when Python exits
         return 141
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
-    except (OSError, RuntimeError, MemoryError) as reason:  # CannotRun; no file more, no such driver, no memory, no factorization
+    # These errors include CannotRun, too many open files, a missing driver, lack of memory and a failed factorization.
+    except (OSError, RuntimeError, MemoryError) as reason:
         status, why = 2, str(reason)
         why += "; a smaller --size may fit" if "memory" in why else ""
-    except Exception:  # status 1 is a verdict, and this is none
+    except Exception:  # status 1 means a conviction, and an error of the judge itself is none
         traceback.print_exc()
         status, why = 2, "the judge itself failed, and nothing is said about the solution"
     tell(f"check.py: {why}")
@@ -1520,8 +1612,10 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    while os.open(os.devnull, os.O_RDWR) < 3:  # what is closed would be a slab's number, which a child has for its own
+    # Descriptors 0 to 2 are opened if they are closed. A slab could otherwise get such a number, which a child replaces
+    # by its own standard streams.
+    while os.open(os.devnull, os.O_RDWR) < 3:
         pass
-    if sys.stdout:  # None where it is closed
+    if sys.stdout:  # sys.stdout is None if it was closed
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=not CHILD)
     sys.exit(serve(CHILD["channel"]) if CHILD else main())
