@@ -153,7 +153,8 @@ class Truth:
 
     An element's error is |x - truth| / (scale + |truth|). KernelBench uses scale 1 and requires an error below its
     tolerance. For ordinary inputs, the scale is the largest |truth|, limited to the range from 0.01 (0.1 for 16-bit
-    dtypes) to 1. With scale 1, zeros would pass for the softmax of a long row. The error of an integer or a bool is 0 or 1.
+    dtypes) to 1. With scale 1, zeros would pass for the softmax of a long row. The error of an integer or a bool is 0
+    or 1.
     """
 
     unjudged = 0

@@ -1,7 +1,8 @@
-"""What the judge has to know of a problem: which calls are made, with which inputs, what their results are, and by how much one may be off.
+"""Defines the judge's problems. A problem chooses the calls and their inputs, and bounds the errors of the results.
 
-PROBLEMS names them. Six are products, judged at many sizes against componentwise bounds. The seventh, "any", is made from a reference file
-in KernelBench's form. Nothing outside this file and what it imports knows anything about mathematics.
+PROBLEMS has the problems by name. Six problems are products, which are judged at many sizes with componentwise bounds.
+The seventh, "any", is defined by a reference file in KernelBench's form. All mathematics of the judge is in this file
+and its imports.
 """
 
 import copy
@@ -16,14 +17,14 @@ import torch
 from judge import generic, measures
 from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
 
-MODES = {"forward": "", "gradients": ", gradients"}  # and what the table adds to the name of a call's inputs
-INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
-# The largest --size for which each kind of hard inputs is drawn at it: beyond, calls take so long that some kinds have to do.
+MODES = {"forward": "", "gradients": ", gradients"}  # the suffix of each mode in the table of results
+INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # the largest number of elements in the timed batch of inverses
+# Up to this --size, calls at --size use every kind of hard inputs. Above it, slow calls allow only some kinds.
 ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
 
 
 class CannotRun(RuntimeError):
-    """The run could not be made, and nothing is said about the solution: exit 2."""
+    """Reports that the run was not possible. It says nothing about the solution. The exit status is 2."""
 
 
 def name_of(dtype):
@@ -31,19 +32,22 @@ def name_of(dtype):
 
 
 def room(dtype, *shapes):
-    """The bytes that tensors take in a slab: each a multiple of 512, as torch's own CUDA allocator has it."""
+    """Returns the bytes that tensors of these shapes occupy in a slab of shared memory.
+
+    Each tensor occupies a multiple of 512 bytes, as in torch's CUDA allocator.
+    """
     return sum(-(-math.prod(shape) * dtype.itemsize // 512) * 512 for shape in shapes)
 
 
 def setting(run):
-    """The dtype, TF32's setting and the device, without which a ratio says little."""
+    """Describes the dtype, the setting of TF32 and the device. Without these, a ratio of times says little."""
     dtype = run.options.dtype
     tf32 = {True: " (with TF32)", False: " (without TF32)"}[run.tf32] if dtype in ("float32", None) and run.cuda else ""
     return f"{dtype or 'its own dtypes'}{tf32} on {run.device_name}"
 
 
 def are_of_tf32(errors):
-    """Whether errors of float32 results are of the size that TF32 makes."""
+    """Returns whether errors of float32 results have the size of TF32's errors."""
     return bool(errors) and max(errors) < 2.0**-8 and statistics.median(errors) > 2.0**-16
 
 
@@ -55,24 +59,25 @@ def unwritten(element):
 
 
 class Call:
-    """A call with inputs of its own, which are made when its turn comes. Made again, it has the same inputs.
+    """Describes one call. Its inputs are made when they are needed. If they are deleted, the same inputs are made again.
 
-    expected    the name, dtype and shape of each result; None until the reference has told
-    outline     the structure of the result, where it is not a tensor alone
-    aliases     the names of results that may lie in the memory of an input
-    is_optional whether the reference need not be able to answer it
+    expected    The name, dtype and shape of each result. It is None until the reference's answer is known.
+    outline     The structure of the result. It is None if the result is a single tensor.
+    aliases     The names of the results that may lie in the memory of an input.
+    is_optional Tells whether the reference may fail to answer this call.
     """
 
     outline, aliases, is_optional = None, (), False
-    alias = None  # both operands are the same "tensor", or tensors in the same "memory"
-    missing, row = "", {}  # what was missing on this machine; what examine() finds
+    alias = None  # "tensor": both operands are one tensor. "memory": the operands are two tensors in the same memory.
+    # `missing` names what the solution did not find on this machine. `row` has the errors that Run.examine() finds.
+    missing, row = "", {}
 
     @property
     def row_name(self):
         return self.name + MODES[self.mode]
 
     def given(self, is_reference):
-        """The inputs as they are laid into shared memory."""
+        """Returns the inputs that the judge writes into shared memory."""
         return self.inputs
 
     def alias_for(self, is_reference):
@@ -80,7 +85,7 @@ class Call:
 
 
 class ProductCall(Call):
-    """A call of which each matrix has a random sign."""
+    """Describes a call of a product. Each operand is multiplied by a random sign."""
 
     def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
         self.alias = alias
@@ -92,64 +97,74 @@ class ProductCall(Call):
         if name == "normal":
             least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
             self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
-        if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
+        # One operand has mixed signs, and the other has one sign. Four calls in a row have all four combinations.
+        if name == "mixed":
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = problem.shapes(dims)
-        self.gradient, self.kind, self.way = [self.result] if mode == "gradients" else [], kind, 0  # of GRADIENTS
-        self.other = run.random.randrange(1 << len(self.operands))  # a bit for each: forward it is a weight, else it is none
+        # GRADIENTS of judge/measures.py explains `kind` and `way`.
+        self.gradient, self.kind, self.way = [self.result] if mode == "gradients" else [], kind, 0
+        # `other` has one bit per operand. In forward calls, a set bit makes the operand a leaf that requires gradients.
+        # In calls with gradients, a set bit makes it a copy of a leaf.
+        self.other = run.random.randrange(1 << len(self.operands))
         if alias:
             self.factors[1] = self.factors[0]
-        different = self.operands[:1] if alias == "tensor" else self.operands  # a tensor given twice has one gradient
+        different = self.operands[:1] if alias == "tensor" else self.operands  # one tensor has one gradient
         shapes = [self.result, *different] if mode == "gradients" else [self.result]
         self.expected = [[name, name_of(self.dtype), list(shape)] for name, shape in zip(problem.results, shapes, strict=False)]
         self.input_names = problem.names + "G"
-        self.nbytes = room(self.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
+        self.nbytes = room(self.dtype, *self.operands, *self.gradient)  # the bytes that the inputs occupy in a slab
 
     @functools.cached_property
     def inputs(self):
-        """A, B and, for gradients, G."""
+        """Returns the operands and, for gradients, G = dC."""
         run, problem = self.run, self.run.problem.product
         draw = Draw(run.seed, self.number, run.device, run.tf32)
         made = zip(measures.inputs_of(self.name, draw, self.dtype, *self.operands), self.factors, strict=True)
         made = problem.given([X * factor for X, factor in made], self.dtype, (math.nan, 1.0)[draw.odd])
         given = [X.to(self.dtype).contiguous() for X in made]
         if self.alias:
-            given = [given[1]] * 2  # what is read of the second operand covers what is read of the first
+            given = [given[1]] * 2  # the part of B that is read includes the part of A that is read
         return given + [measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient]
 
     def given(self, is_reference):
-        """Where our own problems have parts that are not read the reference, which reads them, finds zeros."""
+        """Returns the inputs that the judge writes into shared memory.
+
+        In a problem that is not KernelBench's, the solution must not use some parts of the inputs. The reference reads
+        these parts, so it gets zeros there.
+        """
         finds_zeros = is_reference and not self.run.problem.product.number
         given = self.run.problem.product.read(self.inputs) if finds_zeros else self.inputs
-        return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]  # the child expands a G of few values
+        # Dimensions of stride 0 are cut to length 1. The child expands such a G again.
+        return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]
 
     def alias_for(self, is_reference):
-        """Not where the reference finds zeros."""
+        """Returns the alias, or None for a reference that gets zeros, because its operands then differ."""
         return None if is_reference and not self.run.problem.product.number else self.alias
 
     def describe(self, is_reference, timed):
-        """What the child is told of it."""
+        """Returns the description of the call that the child gets."""
         may_be_weights = not timed and (self.run.gradients or self.way % 2 == 0)
         told = {"mode": self.mode, "way": self.way, "other": self.other if may_be_weights else 0}
         return told | {"expected": self.expected, "outline": None, "aliases": ()}
 
 
 class AnyCall(Call):
-    """A call with what get_inputs() returns under a seed, or with a variant of it."""
+    """Describes a call whose inputs get_inputs() returns after seeding, or are a variant of these."""
 
     def __init__(self, run, name, mode="forward", evaluates=False):
         self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
-        # The solution is told the last two alone: with the first it could compute before its clock runs.
+        # The solution gets only the last two seeds. With the first two, it could compute before its clock runs.
         self.input_seed, self.change_seed, self.seed, self.cotangent_seed = (run.random.getrandbits(63) for _ in range(4))
         self.is_optional = name in generic.VARIANTS
         self.constructor, self.is_exact, self.expected = run.problem.constructor, False, None
-        self.truth = None  # the reference's results, and those in float64
-        self.changes_nothing, self.after = False, {}  # the inputs that the reference changes, as it leaves them
+        self.truth = None  # a pair: the reference's results in its own dtypes and in float64
+        # `after` has the inputs that the reference changes, as they are after its call.
+        self.changes_nothing, self.after = False, {}
         self.nbytes, self.label = run.problem.nbytes, run.problem.label
 
     @functools.cached_property
     def inputs(self):
-        """Tensors; `skeleton` tells where these stand."""
+        """Returns the tensors among the arguments. `skeleton` has the rest of the arguments; see judge/values.py."""
         self.skeleton, tensors = self.run.problem.draw(self.input_seed)
         self.input_names = [f"input {n}" for n in range(len(tensors))]
         change = generic.VARIANTS.get(self.name)
@@ -165,7 +180,8 @@ class AnyCall(Call):
         told = {"skeleton": self.skeleton, "seed": self.seed, "evaluates": self.evaluates, "exact": self.is_exact}
         told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
         told |= {"resets": problem.remembers, "draws": problem.draws, "expected": None, "state": None}
-        if is_reference and timed and self.expected is not None:  # so that neither has more to say than the other while a clock runs
+        # A timed reference gets these too, so that neither child sends more than the other while a clock runs.
+        if is_reference and timed and self.expected is not None:
             told |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
         if not is_reference:
             told |= {"expected": self.expected_of_solution, "outline": self.outline, "aliases": self.aliases}
@@ -178,7 +194,10 @@ class AnyCall(Call):
 
     @property
     def expected_of_solution(self):
-        """Without what has no name there, where the solution's parameters have other names."""
+        """Returns the results that the solution has to return.
+
+        If its parameters do not fit the reference's, the module's state and the gradients of parameters are left out.
+        """
         expected = self.expected
         if not self.run.problem.fits:
             expected = [each for each in expected if not each[0].startswith("state ")]
@@ -190,25 +209,26 @@ class AnyCall(Call):
 
 
 class Products:
-    """One of the problems of judge/measures.py."""
+    """Defines a problem of judge/measures.py: a product or the inverse."""
 
     measures_first = False
     foreign_options = {"set": "--size is accepted", "gradients": "they are judged anyhow, unless --forward-only is given"}
-    input_order = list(DISTRIBUTIONS)  # of the table
+    input_order = list(DISTRIBUTIONS)  # the order of rows in the table
 
     def __init__(self, run, product):
         options = run.options
         options.dtype = options.dtype or "float32"
         self.expected = "" if run.cuda or options.size or options.no_timing else " (about 90 s on two cores)"
-        if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
+        # A CPU takes seconds for a dense 16-bit product of size 1024, and for the truth of a float64 product.
+        if options.size is None:
             most = 1 << 20 if run.cuda else 1024 if options.dtype == "float32" else 512
             options.size = min(most, product.size)
         self.run, self.product, self.dtype = run, product, getattr(torch, options.dtype)
-        self.dims = product.headline(options.size)  # of timed calls
+        self.dims = product.headline(options.size)  # the dimensions of timed calls
         if product.inverse:
             self.dims = (max(1, min(4096, INVERSES[run.device.type] // options.size**2)), *self.dims)
         self.label = label(self.dims)
-        self.most = options.size * (2 if product.square else 1)  # rows or columns that are judged
+        self.most = options.size * (2 if product.square else 1)  # the largest number of rows or columns that is judged
         unfit = [*measures.WIDE, *measures.EXTREME] if self.dtype == torch.float16 else []
         if self.dtype not in (torch.float32, torch.float16) or product.inverse:
             unfit += measures.EXTREME
@@ -244,19 +264,22 @@ class Products:
     # ---- Sizes. ----
 
     def slab_bytes(self):
-        """The inputs of a timed call, and at least what a request needs: one of the largest calls with its gradient."""
+        """Returns the bytes of a timed call's matrices, and the least bytes of a slab.
+
+        A slab has to hold one of the largest calls with its dC.
+        """
         largest = [self.most + 1] * len(self.product.headline(1))
         return tuple(room(self.dtype, *self.product.shapes(dims)) for dims in (self.dims, largest))
 
     def bytes_moved(self, sample, results):
-        """By a timed call: of a triangle half."""
+        """Returns the bytes that a timed call has to move. A triangular input counts half."""
         read = zip(sample.inputs, self.product.keeps, strict=False)
         return sum(X.nbytes for X in results.values()) + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)
 
     # ---- Which calls. ----
 
     def ask_for_gradients(self):
-        """A call by which the reference shows that it has some; None where nobody asks."""
+        """Returns a call that shows whether the reference has gradients, or None with --forward-only."""
         if self.run.options.forward_only:
             return None
         return self.call("normal", self.product.headline(min(16, self.run.options.size)), "gradients")
@@ -269,7 +292,7 @@ class Products:
         self.construct()
 
     def construct(self):
-        """The reference's constructor tells the arguments, which are the solution's as well."""
+        """Constructs the solution's module if the solution runs, else the reference's. Both get the same arguments."""
         run = self.run
         if run.solution:
             told = run.solution.ask("construct", run.reference_limit, seed=run.seed_of_constructors, skeleton=self.arguments)
@@ -281,36 +304,39 @@ class Products:
     construct_solution = construct
 
     def enter(self, group):
-        """Before a request."""
+        """Does nothing before a request, because all calls use one module."""
 
     def usable(self, group, references):
         return group, references
 
     def learn(self, call, said):
-        """All is known of a product."""
+        """Does nothing, because the names, dtypes and shapes of a product's results are known."""
 
     def modified(self, call, number, before, after, is_reference):
         return f"the input {call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
 
     def near(self, size):
-        """The headline's dimensions at --size or somewhat below `size`."""
+        """Returns dimensions at a random size from 7/8 of `size` to `size`, which is limited to --size."""
         size = min(size, self.run.options.size)
         return self.product.headline(self.run.random.randint(max(1, size * 7 // 8), size))
 
     def between(self, least, most):
-        """The headline's dimensions at a size between two, in each octave as often; --size is the most in any case."""
+        """Returns dimensions at a size from `least` to `most`, equally likely in each octave. --size limits both."""
         most = min(most, self.run.options.size)
         least = min(least, most)
         return self.product.headline(round(least * (most / least) ** self.run.random.random()))
 
     def some_hard(self, number):
-        """Kinds of hard inputs for calls of which each takes long: all at the ends of the number range, and some of the others."""
+        """Returns a few kinds of hard inputs, for slow calls: all kinds of EXTREME, and `number` of the other kinds."""
         extreme = [name for name in self.hard if name in measures.EXTREME]
         others = [name for name in self.hard if name not in extreme]
         return extreme + self.run.random.sample(others, number)
 
     def calls_to_judge(self):
-        """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
+        """Returns the calls to judge, in random order.
+
+        Uniform inputs are the most frequent ones, so that KernelBench's own criterion is applied at all sizes.
+        """
         run, hard, options = self.run, self.hard, self.run.options
         drawn, cuda, size, batches = (run.random, self.product, self.most), run.cuda, options.size, options.batches
         kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.product.inverse
@@ -319,7 +345,8 @@ class Products:
         calls = [self.call(run.random.choice(kinds), dims) for dims in sizes]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
         calls += [self.call(run.random.choice(("normal", *hard)), dims) for dims in measures.some_batches(4 * many, *drawn)]
-        # Hard inputs at several sizes, since fast paths begin somewhere: each kind at the headline's, and some kinds at larger ones.
+        # Hard inputs have several sizes, because a fast path may begin at any size. Each kind occurs at sizes up to
+        # --size, and some kinds occur at larger sizes.
         near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else ()) for name in hard]
         near += [self.call(name, self.between(100, size)) for name in hard]
         again = [call for call in calls if max(call.dims) <= size] + run.random.sample(near, 7)
@@ -328,16 +355,19 @@ class Products:
         larger = [self.product.headline(run.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
         calls += [self.call(run.random.choice(hard), dims) for dims in larger]
         if run.gradients:
-            sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]  # a CPU takes long for large ones
+            # A CPU is slow at large sizes.
+            sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]
             about = measures.sizes_about_multiples
             dims = [d for most in sizes for d in measures.dims_of(about, run.random, self.product, most)]
             dims += measures.dims_of(measures.some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
             dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            more = max(7, len(GRADIENTS) - len(hard) - len(made))  # and hard ones below: each of GRADIENTS has its turn
+            # With these calls and the hard calls below, each pair of GRADIENTS is used.
+            more = max(7, len(GRADIENTS) - len(hard) - len(made))
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
             again += [call for call in made if max(call.dims) <= size][::3]
-            again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
+            # These are the gradients of C.sum() and of -C.sum().
+            again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
             again += [self.call("normal", each, "gradients", kind=8) for each in measures.some_batches(3 * many, *drawn)]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
             calls += [self.call(name, self.between(20, size), "gradients") for name in hard]
@@ -346,7 +376,7 @@ class Products:
         ways = itertools.cycle(run.random.sample(GRADIENTS, len(GRADIENTS)))
         for call, how in zip(sorted(calls, key=lambda call: call.mode), ways, strict=False):
             call.kind, call.way = how
-        if options.one_size and not cuda:  # each takes as long as the largest
+        if options.one_size and not cuda:  # each call takes as long as the largest
             calls = run.random.sample(calls, min(len(calls), 50))
             again = run.random.sample(calls, 8)
         aliased = self.aliased_calls()
@@ -356,9 +386,12 @@ class Products:
         return calls
 
     def aliased_calls(self):
-        """Calls f(A, A), and f(A, B) where B lies in the memory of A, for problems whose operands may have the same shape."""
+        """Returns calls f(A, A), and calls f(A, B) where B lies in the memory of A.
+
+        There are none if the operands cannot have the same shape.
+        """
         run, product = self.run, self.product
-        different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]  # K x M and K x N
+        different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]  # A is K x M, and B is K x N
         if len(product.names) < 2 or different:
             return []
         aliases = ["tensor", "memory"]
@@ -368,12 +401,12 @@ class Products:
         for mode in MODES if run.gradients else ["forward"]:
             for dims in sizes:
                 for alias in aliases:
-                    # The reference gets other zeros in A than in X, so it cannot take one tensor for both
+                    # The reference gets other zeros in A than in X, so it cannot take one tensor for both.
                     alias = alias if product.number or mode == "forward" else "memory"
                     call = self.call(run.random.choice(list(ORDINARY)), dims, mode, alias=alias)
                     call.way = run.random.randrange(4)
                     if alias == "memory" and mode == "gradients" and dims != sizes[0]:
-                        call.other, call.way = 0, 0  # two parameters in one memory, and the gradients of both at once
+                        call.other, call.way = 0, 0  # two leaves share memory, and both gradients come at once
                     calls.append(call)
         return calls
 
@@ -387,8 +420,12 @@ class Products:
         return self.call("uniform", self.dims, mode)
 
     def timed_calls(self, mode, number, is_decoy):
-        """Of uniform inputs; a decoy's are of all kinds, first such as samples take for uniform."""
-        random, kinds = self.run.random, (1, 5, 6, 0) if is_decoy else (0,)  # of dC, those that no stride tells of
+        """Returns `number` calls with uniform inputs. The calls of a decoy have inputs of all kinds.
+
+        A short decoy prefers inputs that look uniform in a sample of elements.
+        """
+        # The strides of dC do not reveal these kinds of dC.
+        random, kinds = self.run.random, (1, 5, 6, 0) if is_decoy else (0,)
         names = ["uniform"] * number
         if is_decoy:
             names = [*measures.SEEMINGLY_UNIFORM, *random.choices([*ORDINARY, *self.hard], k=6), *random.choices([*ORDINARY], k=number)]
@@ -402,13 +439,13 @@ class Products:
         return self.product.truths(call.inputs, exact, self.run.tf32, call.alias == "tensor")
 
     def find_truths(self, calls, references=None):
-        """They are computed here."""
+        """Does nothing, because truths() computes the truths of a product in this process."""
 
     def reference_of(self, call):
-        """It is not needed, unless it could loosen the bound."""
+        """Returns None. Run.examine() asks the reference only if its error could loosen the bound."""
 
     def doubt(self, call, name, truth, reference_error):
-        """What is wrong with the reference, if anything is."""
+        """Returns what is wrong with the reference, or an empty string."""
         if call.name in ORDINARY and reference_error > truth.most:
             does = f"it does not compute {self.product.formula} in {self.run.options.dtype}, or is made to use TF32 (--tf32)"
             return f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: {does}"
@@ -428,7 +465,7 @@ class Products:
         )
 
     def criterion(self, call, results, reference):
-        """KernelBench's own, of uniform inputs."""
+        """Applies KernelBench's own criterion to uniform inputs. Returns what is wrong, or None."""
         tolerance = 1e-2 if self.dtype.itemsize == 2 or self.run.tf32 else 1e-4
         found, wanted = (list(each.values())[0] if each else None for each in (results, reference))
         if call.name == "uniform" and reference and not torch.allclose(found, wanted, atol=tolerance, rtol=tolerance):
@@ -436,33 +473,33 @@ class Products:
         return None
 
     def other_bits(self, told):
-        """Of two calls with the same inputs: wrong."""
+        """Returns `told` as an error, because a product has to have the same bits for the same inputs."""
         return told
 
     # ---- What helps the author of a file that fails. ----
 
     def simplicity(self, row):
-        """A number for each row of a run: the least is that of the case which its author understands first."""
+        """Returns the sort key of a row. The author of the file understands the row with the least key most easily."""
         suffix = MODES["gradients"]
         size = math.prod(map(int, row["size"].split("x")))
         return row["input"].endswith(suffix), list(DISTRIBUTIONS).index(row["input"].removesuffix(suffix)), size
 
     def simple_calls(self, row):
-        """Calls with uniform inputs from the smallest size on, in the mode of a row that is wrong."""
+        """Yields calls with uniform inputs, from the smallest size on, in the mode of a wrong row."""
         mode, most = "gradients" if row["input"].endswith(MODES["gradients"]) else "forward", self.run.options.size
         sizes = sorted({size for power in range(most.bit_length()) for size in (1 << power, (1 << power) + 1)})
         for size in [most] if self.run.options.one_size else sizes:
             yield self.call("uniform", self.product.headline(min(size, most)), mode)
 
     def hint(self):
-        """What may be the cause of what was found, and what can be done."""
+        """Returns possible causes of the errors and possible remedies, or an empty string."""
         options, rows, hints = self.run.options, self.run.report.rows, []
         wrong = [row for row in rows if row["detail"]]
         if not wrong:
             return ""
         if all(row["input"].endswith(MODES["gradients"]) for row in wrong):
             hints.append("each forward call is right, and --forward-only leaves gradients out")
-        errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls
+        errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls only
         if self.dtype == torch.float32 and not self.run.tf32 and are_of_tf32(errors):
             hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
         raises = all("the solution raises " in row["detail"] for row in wrong)
@@ -484,7 +521,7 @@ class Products:
 
 
 class Anything:
-    """The problem that a reference file in KernelBench's form defines."""
+    """Defines a problem by a reference file in KernelBench's form."""
 
     measures_first = True
     foreign_options = {"size": "--set changes the constants of the reference's file", "dtype": "the reference's file has its own"}
@@ -492,17 +529,17 @@ class Anything:
     foreign_options |= {"batches": "the reference's file has its own shapes", "forward_only": "gradients are judged with --gradients alone"}
     input_order = [f"{name}{mode}" for mode in ("", ", eval") for name in ("drawn", *generic.VARIANTS)]
 
-    SEEDS = 3  # of the constructor
+    SEEDS = 3  # the number of seeds with which modules are constructed
     PERTURBATIONS = 8
 
     def __init__(self, run):
         self.run, self.label, self.nbytes, self.number_of_bytes = run, "", 0, 0
-        self.constructor = None  # the seed of the modules that now exist
-        self.has_solution = False  # whether it has been constructed once
+        self.constructor = None  # the seed of the present modules
+        self.has_solution = False  # whether the solution has been constructed
         self.fits = False  # whether the solution's parameters have the reference's names
         self.draws = self.remembers = self.always_the_same = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
-        self.known = {}  # by mode, a call that the reference has answered
+        self.known = {}  # for each mode, a call that the reference has answered
         self.call = functools.partial(AnyCall, run)
 
     # ---- What it is called. ----
@@ -534,7 +571,7 @@ class Anything:
     # ---- What is asked of the reference. ----
 
     def draw(self, seed):
-        """What get_inputs() returns under a seed: the skeleton and the tensors."""
+        """Returns the skeleton and the tensors that get_inputs() returns after seeding."""
         told = self.run.reference.ask("draw", self.run.reference_limit, seed=seed)
         return told["skeleton"], [self.fetch(each) for each in told["tensors"]]
 
@@ -543,7 +580,10 @@ class Anything:
         return self.run.reference.fetch(place, shape, getattr(torch, dtype))
 
     def construct(self, seed):
-        """Has both processes construct their modules under a seed; the solution's gets the reference's parameters if they fit."""
+        """Makes both children construct their modules with a seed.
+
+        The solution's module gets the reference's parameters if they fit.
+        """
         told = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
         self.constructor, self.arguments = seed, told["skeleton"]
         self.argument_tensors = [self.fetch(each) for each in told["tensors"]]
@@ -570,7 +610,7 @@ class Anything:
         self.has_solution = True
 
     def measure(self):
-        """What can be known before there is shared memory: how large all is, and whether the inputs are always the same."""
+        """Finds the sizes of inputs and state, and whether all inputs are the same. It needs no shared memory."""
         self.construct(self.run.random.getrandbits(63))
         first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
         self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
@@ -583,7 +623,7 @@ class Anything:
         return self.nbytes, max(self.wide_bytes, self.state_bytes) + (1 << 20)
 
     def begin(self):
-        """Once the reference has its memory: asks what its calls do."""
+        """Asks what the reference's calls do. The reference needs its shared memory for this."""
         self.construct(self.constructor)
         call = self.first = self.call("drawn")
         (results,), _ = self.run.request(self.run.reference, [call])
@@ -610,7 +650,11 @@ class Anything:
             self.construct(group[0].constructor)
 
     def calls_to_judge(self):
-        """Of one constructor's seed after the other: the file's own inputs, hard variants, both modes, and some calls twice."""
+        """Returns the calls to judge, one seed of the constructor after the other.
+
+        Each seed has calls with the file's own inputs, hard variants, calls after eval(), and gradients if they are
+        judged. Some of these calls are made twice.
+        """
         random, calls = self.run.random, []
         for seed in [self.constructor, *(random.getrandbits(63) for _ in range(self.SEEDS - 1))]:
             is_first = not calls
@@ -619,7 +663,8 @@ class Anything:
             made += [self.call(name, evaluates=True) for name in ("drawn", *random.sample(variants, 2))]
             if self.run.gradients:
                 made += [self.call(name, "gradients") for name in ("drawn", *variants)]
-            drawn = [call for call in made if call.name == "drawn"]  # a variant may be of no use, and then no call were made twice
+            # A variant may be unusable, so at least one call that is made twice has the file's own inputs.
+            drawn = [call for call in made if call.name == "drawn"]
             made += [random.choice(drawn), random.choice(made)]
             for call in made:
                 call.constructor = seed
@@ -628,7 +673,7 @@ class Anything:
         return calls
 
     def usable(self, group, references):
-        """The calls that the reference can answer, and its answers; says of hard variants why not."""
+        """Returns the usable calls and the reference's answers. `unused` records why a variant is not usable."""
         kept = []
         for call, results in zip(group, references, strict=True):
             why = "the reference fails" if isinstance(results, str) else ""
@@ -643,14 +688,14 @@ class Anything:
         return [call for call, _ in kept], [results for _, results in kept]
 
     def inference_calls(self):
-        """None: KernelBench makes its calls under no_grad, as those here are."""
+        """Returns no calls, because forward calls are made under no_grad, as KernelBench makes them."""
         return []
 
     def sample(self, mode):
         return self.call("drawn", mode)
 
     def timed_calls(self, mode, number, is_decoy):
-        """With the file's own inputs; a decoy has variants among these."""
+        """Returns `number` calls with the file's own inputs. A decoy also has variants of these inputs."""
         variants = [name for name in generic.VARIANTS if name not in self.unused] if is_decoy else []
         calls = [self.call(name, mode) for name in self.run.random.choices(["drawn", *variants], k=number)]
         for call in calls:
@@ -662,13 +707,13 @@ class Anything:
     # ---- What is right. ----
 
     def learn(self, call, said):
-        """What the reference tells of its results."""
+        """Stores what the reference reports of its results."""
         if not call.is_exact:
             call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
             self.known[call.mode] = call
 
     def modified(self, call, number, before, after, is_reference):
-        """What is wrong with a changed input: nothing where the reference changes it alike."""
+        """Returns what is wrong with a changed input, or an empty string if the reference changes it alike."""
         if is_reference:
             call.after[number] = after.clone()
             return ""
@@ -681,7 +726,7 @@ class Anything:
         return f"{call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
 
     def ask(self, calls, is_exact):
-        """The reference's results of calls, in float64 where that is asked for and there is any."""
+        """Returns the reference's results. If `is_exact` is True, they are in float64, or None without a twin."""
         asked, found = [copy.copy(call) for call in calls], []
         for call in asked:
             call.is_exact, call.is_optional = is_exact, True
@@ -690,7 +735,7 @@ class Anything:
         return found
 
     def find_truths(self, calls, references=None):
-        """Asks the reference for the results of calls, if these are not known, and for those in float64."""
+        """Stores the reference's results of calls, in its own dtypes and in float64. `references` has known results."""
         references = references or self.ask(calls, is_exact=False)
         for call, reference, exact in zip(calls, references, self.ask(calls, is_exact=True), strict=True):
             call.truth = reference, exact
@@ -701,7 +746,7 @@ class Anything:
         return call.truth[0]
 
     def perturbed(self, call, absolute):
-        """The results of a call with inputs off by roundings, in float64 if there is any."""
+        """Returns the reference's results for inputs with rounding errors, in float64 if there is a twin."""
         calls = [copy.copy(call) for _ in range(self.PERTURBATIONS)]
         for seed, each in enumerate(calls):
             each.inputs = generic.perturb(call.inputs, seed, self.run.device, absolute)
@@ -729,7 +774,7 @@ class Anything:
         return ""
 
     def reconsider(self, call, name, truth, found, bound, worst):
-        """The worst element beside those that roundings of the inputs would change as well."""
+        """Returns the worst error and its flat index, leaving out ties, which rounding errors of the inputs explain."""
         perturbed = [results[name] for results in self.perturbed(call, truth.is_exact) if name in results]
         perturbed = [X for X in perturbed if X.shape == truth.shape]
         if not perturbed:
@@ -751,7 +796,7 @@ class Anything:
         return None
 
     def other_bits(self, told):
-        """Of two calls with the same inputs, each of them right: sums in another order each time, which KernelBench allows."""
+        """Records that two right results for the same inputs differ. KernelBench allows sums in varying order."""
         self.has_other_bits = True
 
     # ---- What helps the author of a file that fails. ----
@@ -760,11 +805,11 @@ class Anything:
         return ", eval" in row["input"] or ", gradients" in row["input"], self.input_order.index(row["input"].removesuffix(", gradients"))
 
     def simple_calls(self, row):
-        """The file's own inputs, which come first, have been judged."""
+        """Returns no calls, because the simplest ones, with the file's own inputs, have been judged."""
         return []
 
     def hint(self):
-        """What may be the cause of what was found."""
+        """Returns a possible cause of the errors, or an empty string."""
         rows = [row for row in self.run.report.rows if row["detail"]]
         wrong = [row["input"] for row in rows]
         if self.run.cuda and not self.run.tf32 and are_of_tf32([row.get("error", math.inf) for row in rows]):
@@ -778,7 +823,7 @@ class Anything:
         return ""
 
     def finish(self, made):
-        """Notes of what was found besides."""
+        """Adds notes to the report."""
         run = self.run
         if self.has_other_bits:
             run.report.check("the same bits for the same inputs", "note", "not always, but each result was within what is allowed")

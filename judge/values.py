@@ -16,10 +16,10 @@ ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of thes
 
 
 def split(value, floats_are_tensors=False):
-    """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for a value that has other types.
+    """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for types that are not accepted.
 
-    If `floats_are_tensors` is True, Python's floats become float64 tensors. Results need this, so that floats are compared as
-    tensors are.
+    If `floats_are_tensors` is True, Python's floats become float64 tensors. Results need this, so that the judge
+    compares floats like tensors.
     """
     tensors = []
     return tensors, _skeleton(value, tensors, floats_are_tensors)
