@@ -11,7 +11,7 @@ class Domain:
     """Records what a change of a tensor has to preserve: its zeros, its symmetry, its few values, or its sums of 1."""
 
     FEW = 4  # a tensor with at most this many distinct values holds labels, signs or a mask
-    SAMPLE = 1 << 20  # only so many elements are examined
+    SAMPLE = 1 << 20  # the largest number of elements that is examined
 
     def __init__(self, X):
         some = X.flatten()[: self.SAMPLE].double()
@@ -129,7 +129,7 @@ def perturb(tensors, seed, device, absolute):
 
 # ==== 2. Truth and bounds ====
 
-MULTIPLE = 4  # a result may have so many times the reference's own error
+MULTIPLE = 4  # a result may have this multiple of the reference's own error
 CHUNK = 1 << 24  # the number of elements that are compared at once, which limits memory
 
 

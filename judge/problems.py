@@ -19,7 +19,7 @@ from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
 
 MODES = {"forward": "", "gradients": ", gradients"}  # the suffix of each mode in the table of results
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # the largest number of elements in the timed batch of inverses
-# Up to this --size, calls at --size use every kind of hard inputs. Above it, slow calls allow only some kinds.
+# Up to this --size, calls at --size use every kind of hard inputs. Slow calls above it use only some kinds.
 ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
 
 
@@ -59,7 +59,7 @@ def unwritten(element):
 
 
 class Call:
-    """Describes one call. Its inputs are made when they are needed. If they are deleted, the same inputs are made again.
+    """Describes one call. Its inputs are made on demand. If they are deleted, the same inputs are made again.
 
     expected    The name, dtype and shape of each result. It is None until the reference's answer is known.
     outline     The structure of the result. It is None if the result is a single tensor.
@@ -85,7 +85,7 @@ class Call:
 
 
 class ProductCall(Call):
-    """Describes a call of a product. Each operand is multiplied by a random sign."""
+    """Describes a call of a product. Each operand has a random sign. Normal inputs also have a random power of two."""
 
     def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
         self.alias = alias
