@@ -98,7 +98,7 @@ class GpuMemory:
 
     def call(self, name, *arguments):
         if status := getattr(self.driver, name)(*arguments):
-            if status == 2:  # CUDA_ERROR_OUT_OF_MEMORY
+            if status == 2:  # the value of CUDA_ERROR_OUT_OF_MEMORY
                 raise torch.OutOfMemoryError(f"not enough memory on {self.device}: {name} fails with CUDA error 2")
             raise OSError(f"{name} fails with CUDA error {status}: nothing can be shared between processes")
 
@@ -320,7 +320,10 @@ class Child:
         exec(compile(text, copy, "exec"), vars(self.module))
 
     def expose(self, path, text, found, classes):
-        """Makes the reference's Model visible to the solution. KernelBench, too, executes both files in one namespace."""
+        """Makes the reference's Model visible to the solution.
+
+        KernelBench also executes both files in one namespace.
+        """
         self.execute(path, text)
         names = vars(self.module)
         names["Model"] = names[found]  # `found` is the class that --problem asks for
@@ -403,7 +406,7 @@ class Child:
             expected = [each for call in calls for each in call["expected"] or ()]
             sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
             largest = max(sizes, default=0)
-            # These sizes stand for workspaces and for small tensors.
+            # The solution may allocate workspaces and small tensors, so blocks of these sizes are filled as well.
             sizes += [largest * 9 // 8, 2 * largest, *[1 << p for p in range(9, 21)] * 2]
             blocks = [filled((size,)) for size in sizes]
             blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
@@ -417,7 +420,7 @@ class Child:
     def calls(self):
         """Runs the calls and returns where their results lie. A GPU may still be computing them."""
         with torch.enable_grad():
-            for _ in range(2):  # wakes the threads, caches and driver, which were idle while the process was stopped
+            for _ in range(2):  # wakes the threads and the driver, and warms the caches, after the process was stopped
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
             self.marks[0].record()
             for number, end in enumerate(self.marks[1:]):
@@ -608,7 +611,8 @@ class Contender(contextlib.ExitStack):
             if os.access(f"/proc/{self.process.pid}/mem", os.W_OK):
                 break
             time.sleep(1e-3)
-        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # the child has not yet made its memory private
+        # The child has not loaded its file yet, so nothing has closed its memory to the judge.
+        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)
         self.callback(os.close, self.memory)
 
     def send(self, number):
@@ -620,9 +624,12 @@ class Contender(contextlib.ExitStack):
             return self.process.wait(seconds)
 
     def stop(self):
-        """Stops the child and all its descendants, and waits until they stand still. None of them can undo the signal."""
+        """Stops the child and all its descendants, and waits until they stand still.
+
+        None of these processes can undo the signal.
+        """
         self.send(signal.SIGSTOP)
-        # The limit is CPU time of the judge. It does not advance while the whole machine is suspended.
+        # The limit counts the judge's CPU time, which does not advance while the whole machine is suspended.
         end = time.process_time() + STOPPING
         rounds = int(STOPPING / 5e-4)  # one round takes 0.5 to 1 ms
         while not self.stands():
@@ -660,7 +667,7 @@ class Contender(contextlib.ExitStack):
     def fault(self, what):
         """Returns the exception for a fault of this contender.
 
-        A fault of the reference says nothing about the solution. Nor does a fault before the solution is loaded.
+        A fault of the reference says nothing about the solution. The same holds for a fault before the solution is loaded.
         """
         told = f"the {self.who}{what}"
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
@@ -706,7 +713,8 @@ class Contender(contextlib.ExitStack):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
             self.send(signal.SIGSTOP)
-        # A CPU's clock runs until the whole group stands still. A child may answer from a vfork while other threads work.
+        # On a CPU the clock runs until the whole group stands still. A child can answer from within a vfork while other
+        # threads still work.
         if not self.gpu or do != "calls":
             self.stop()
         if "raises" in answer:
@@ -786,7 +794,8 @@ class Contender(contextlib.ExitStack):
     def region(self, result, shape, dtype):
         """Returns a result's memory as bytes, and a list of its parts with their addresses.
 
-        On a CPU the bytes are a copy, and a caller that changes it has to write the parts back. On a GPU the list is empty.
+        On a CPU, memory outside the slab is returned as a copy. A caller that changes the copy has to write the parts
+        back. In all other cases the list is empty.
         """
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
@@ -813,7 +822,7 @@ class Contender(contextlib.ExitStack):
         return torch.as_strided(flat.view(dtype), shape, result[2]).clone(memory_format=torch.contiguous_format)
 
     def spoil(self, result, shape, dtype):
-        """Overwrites a result that has been fetched with NaN."""
+        """Overwrites a result with NaN after it has been fetched. Integers are overwritten with 1."""
         # A result whose elements share memory is left as it is.
         if not math.prod(shape) or min(result[2], default=1) == 0:
             return
@@ -884,7 +893,7 @@ class Run:
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # begin() sets these to the contenders
         self.seed = random.SystemRandom().getrandbits(63) if options.seed is None else options.seed
-        # Each draw has a generator seeded by a hash, so no draw reveals anything about another draw.
+        # Each use of `random` gets a new generator, seeded by a hash. No generator reveals anything about another one.
         self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False
         self.seed_of_constructors, self.reference_limit = self.random.getrandbits(63), LOADING * options.timeout
         self.problem = PROBLEMS[options.problem](self)
@@ -1029,7 +1038,7 @@ class Run:
     def inspect(self, contender, calls, described, said, results, limit):
         """Asks the child what is wrong with its results, then overwrites the results with NaN.
 
-        The judge has already read the results, so the child can no longer change them. The reference reports the names,
+        The child can no longer change results that the judge has already read. The reference reports the names,
         dtypes and shapes of its results. If the judge did not know these before, it reads the results now.
         """
         answers = contender.ask("inspect", limit).get("calls")
@@ -1084,7 +1093,7 @@ class Run:
         return problem.criterion(call, results, reference)
 
     def in_pieces(self, calls):
-        """Yields calls in groups of at most 8, which fill a quarter of the slab's size at most.
+        """Yields calls in groups of at most 8, which fill at most a quarter of the slab's size.
 
         The data derived from the calls needs the rest of the room. A single large call forms a group of its own.
         """
@@ -1096,7 +1105,7 @@ class Run:
     def groups(self, calls):
         """Yields the calls of each request: a random number of calls of one kind.
 
-        The calls fill at most half of the slab, because the data derived from them needs room as well.
+        Several calls fill at most half of the slab, because the data derived from them needs room as well.
         """
         for key in dict.fromkeys(map(self.problem.key, calls)):
             waiting = [call for call in calls if self.problem.key(call) == key]
@@ -1138,7 +1147,7 @@ def judge_values(run):
                 if wrong:
                     run.report.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
             answers = references = results = reference = None
-            # Sizes differ between calls. The contenders need the GPU memory that the judge's cache would keep.
+            # Sizes differ between calls. The judge's allocator would otherwise keep memory that the contenders need.
             torch.cuda.empty_cache()
             if len(missing) == len(run.report.rows) >= ALL_MISSING:
                 break
@@ -1215,7 +1224,8 @@ def ratio(timing):
         return "too noisy to time: other processes are using the processor"
     if timing["too_short"]:
         return "too short to time: a request takes much longer than the calls in it"
-    number = f"{timing['ratio']:.2f}" if timing["ratio"] >= 0.1 else f"{timing['ratio']:.2g}"  # never 0.00
+    # A small ratio never reads 0.00.
+    number = f"{timing['ratio']:.2f}" if timing["ratio"] >= 0.1 else f"{timing['ratio']:.2g}"
     if timing["slower"]:
         return f"{number}x, slower"
     if not timing["lower_bound"]:
@@ -1224,7 +1234,7 @@ def ratio(timing):
 
 
 class Stopwatch:
-    """Times contenders in one mode at the headline's size, with fresh uniform inputs in every call."""
+    """Times contenders in one mode at the size that the verdict names, with fresh uniform inputs in every call."""
 
     # Overhead in seconds per call of a request on a CPU, in which the child locates the call's result.
     besides_a_call = 0.0
@@ -1245,7 +1255,7 @@ class Stopwatch:
         self.peak, self.cache = math.inf, 0
         if run.cuda:  # the inputs and results, each in the judge and in the child, fit in 0.6 of the free memory
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
-            self.peak = 2e3 * kilohertz * width / 8 or math.inf  # memory transfers two words per clock
+            self.peak = 2e3 * kilohertz * width / 8 or math.inf  # memory transfers two words per clock cycle
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (2 * sample.nbytes + 2 * made)))
         self.most = max(1, most) if run.cuda else 2  # on a CPU the child locates the results before the clock stops
@@ -1366,7 +1376,10 @@ def number(kind, least, most):
 
 
 def device_name(text):
-    """Explains why --device cannot name a GPU if torch sees none. The argument's `choices` reject all other bad names."""
+    """Explains why --device cannot name a GPU if torch sees none.
+
+    The `choices` of the argument reject all other bad names.
+    """
     if text.startswith("cuda") and not torch.cuda.is_available():
         why = "" if torch.version.cuda else f", since torch {torch.__version__} is built without CUDA"
         raise argparse.ArgumentTypeError(f"{text!r} is given, but torch sees no GPU{why}; cpu is accepted")
@@ -1374,7 +1387,8 @@ def device_name(text):
 
 
 def parse(argv):
-    wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
+    # The help is as wide as the widest lines of this file.
+    wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
     formulas = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
@@ -1400,7 +1414,7 @@ def parse(argv):
     options = parser.parse_args(argv)
     options.problem = options.problem or ("any" if options.reference else "lower")
     options.reference = options.reference or home("reference_model.py")
-    options.device = torch.empty(0, device=options.device).device  # with its index
+    options.device = torch.empty(0, device=options.device).device  # this device has an index, as in cuda:0
     cuda = options.device.type == "cuda"
     for option, instead in PROBLEMS[options.problem].func.foreign_options.items():
         if getattr(options, option):
@@ -1506,8 +1520,8 @@ def judge(run, texts):
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it reads other processes by /proc/PID/mem, which {os.uname().sysname} does not have; Linux is accepted")
-    # The path of --json is checked before the long work starts. Root could otherwise replace a device by the record.
-    # A user who takes --json for a flag could replace the solution, whose name follows the flag.
+    # The path of --json is checked before the long work. Otherwise root could overwrite a device with the record.
+    # A user who writes --json without a file name could also overwrite the solution's file.
     if options.json:
         path = Path(options.json)
         if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
