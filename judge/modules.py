@@ -237,8 +237,8 @@ class Runner:
 class Reference(Runner):
     """Holds the reference's module and, if possible, its twin: the same module in float64.
 
-    The twin is dropped if it raises, or if one of its floating-point results is not float64. It is also dropped if a call
-    draws random numbers, because it would draw different ones.
+    The twin is dropped if it raises, or if one of its floating-point results is not float64. It is also dropped if a
+    call draws random numbers, because it would draw different ones.
     """
 
     def __init__(self, make, arguments, seed, device):

@@ -235,7 +235,7 @@ class Products:
         self.hard = [name for name in HARD if name not in unfit]
         self.call = functools.partial(ProductCall, run)
 
-    # ---- What it is called. ----
+    # ---- Names and descriptions. ----
 
     @property
     def title(self):
@@ -276,7 +276,7 @@ class Products:
         read = zip(sample.inputs, self.product.keeps, strict=False)
         return sum(X.nbytes for X in results.values()) + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)
 
-    # ---- Which calls. ----
+    # ---- Choice of calls. ----
 
     def ask_for_gradients(self):
         """Returns a call that shows whether the reference has gradients, or None with --forward-only."""
@@ -285,7 +285,7 @@ class Products:
         return self.call("normal", self.product.headline(min(16, self.run.options.size)), "gradients")
 
     def key(self, call):
-        """Calls of different keys stand in different requests."""
+        """Returns the key of a call. All calls of one request have the same key."""
         return call.mode
 
     def begin(self):
@@ -366,7 +366,7 @@ class Products:
             more = max(7, len(GRADIENTS) - len(hard) - len(made))
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
             again += [call for call in made if max(call.dims) <= size][::3]
-            # These are the gradients of C.sum() and of -C.sum().
+            # In these two calls, dC is as for C.sum() and for -C.sum().
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
             again += [self.call("normal", each, "gradients", kind=8) for each in measures.some_batches(3 * many, *drawn)]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
@@ -422,7 +422,8 @@ class Products:
     def timed_calls(self, mode, number, is_decoy):
         """Returns `number` calls with uniform inputs. The calls of a decoy have inputs of all kinds.
 
-        A short decoy prefers inputs that look uniform in a sample of elements.
+        A decoy is a request whose results are judged like those of a timed request, but whose time is not used. A
+        short decoy prefers inputs that look uniform in a sample of elements.
         """
         # The strides of dC do not reveal these kinds of dC.
         random, kinds = self.run.random, (1, 5, 6, 0) if is_decoy else (0,)
@@ -432,7 +433,7 @@ class Products:
         names = random.sample(names[:number], number)
         return [self.call(name, self.dims, mode, kinds[n % len(kinds)]) for n, name in enumerate(names)]
 
-    # ---- What is right. ----
+    # ---- Truths and bounds. ----
 
     def truths(self, call, reference):
         exact = call.name == "integers" and call.mode != "gradients" and not self.product.inverse
@@ -442,7 +443,7 @@ class Products:
         """Does nothing, because truths() computes the truths of a product in this process."""
 
     def reference_of(self, call):
-        """Returns None. Run.examine() asks the reference only if its error could loosen the bound."""
+        """Returns None. Run.examine() asks for the reference's results only if they could loosen the bound."""
 
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
@@ -476,7 +477,7 @@ class Products:
         """Returns `told` as an error, because a product has to have the same bits for the same inputs."""
         return told
 
-    # ---- What helps the author of a file that fails. ----
+    # ---- Help for the author of a file that fails. ----
 
     def simplicity(self, row):
         """Returns the sort key of a row. The author of the file understands the row with the least key most easily."""
@@ -542,7 +543,7 @@ class Anything:
         self.known = {}  # for each mode, a call that the reference has answered
         self.call = functools.partial(AnyCall, run)
 
-    # ---- What it is called. ----
+    # ---- Names and descriptions. ----
 
     @property
     def title(self):
@@ -568,7 +569,7 @@ class Anything:
     def player(self):
         return {"kind": "any"}
 
-    # ---- What is asked of the reference. ----
+    # ---- Questions to the reference. ----
 
     def draw(self, seed):
         """Returns the skeleton and the tensors that get_inputs() returns after seeding."""
@@ -610,7 +611,7 @@ class Anything:
         self.has_solution = True
 
     def measure(self):
-        """Finds the sizes of inputs and state, and whether all inputs are the same. It needs no shared memory."""
+        """Finds the sizes of inputs and state, and whether get_inputs() never varies. It needs no shared memory."""
         self.construct(self.run.random.getrandbits(63))
         first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
         self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
@@ -636,13 +637,13 @@ class Anything:
     def bytes_moved(self, sample, results):
         return self.bytes_read + sum(X.nbytes for name, X in results.items() if name not in sample.aliases)
 
-    # ---- Which calls. ----
+    # ---- Choice of calls. ----
 
     def ask_for_gradients(self):
         return self.call("drawn", "gradients") if self.run.options.gradients else None
 
     def key(self, call):
-        """Calls of different keys stand in different requests."""
+        """Returns the key of a call. All calls of one request have the same key."""
         return call.mode, call.constructor, call.evaluates
 
     def enter(self, group):
@@ -704,7 +705,7 @@ class Anything:
             call.outline, call.aliases = told.outline, told.aliases
         return calls
 
-    # ---- What is right. ----
+    # ---- Truths and bounds. ----
 
     def learn(self, call, said):
         """Stores what the reference reports of its results."""
@@ -799,7 +800,7 @@ class Anything:
         """Records that two right results for the same inputs differ. KernelBench allows sums in varying order."""
         self.has_other_bits = True
 
-    # ---- What helps the author of a file that fails. ----
+    # ---- Help for the author of a file that fails. ----
 
     def simplicity(self, row):
         return ", eval" in row["input"] or ", gradients" in row["input"], self.input_order.index(row["input"].removesuffix(", gradients"))
@@ -823,7 +824,7 @@ class Anything:
         return ""
 
     def finish(self, made):
-        """Adds notes to the report."""
+        """Adds notes on further findings to the report."""
         run = self.run
         if self.has_other_bits:
             run.report.check("the same bits for the same inputs", "note", "not always, but each result was within what is allowed")
