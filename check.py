@@ -1,11 +1,11 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-The judge calls the solution some 100 to 350 times, in a process of its own. The inputs are fresh, but a third of them are
-used twice. They have sizes up to twice --size and contain ordinary and hard numbers. Gradients are judged too. Each element
-of each result is compared with a float64 product. Then the judge times the solution and the reference in turns at --size,
-by its own clock, and compares the results of the timed calls too. The last line is the verdict: `all holds: ...` with the
-times and their ratio, or `WRONG: ...`. docs/judge.md describes the details. The judge is no sandbox: the solution runs
-under your user account.
+The judge calls the solution some 100 to 350 times, in a process of its own. The inputs are fresh, but a third of them
+are used twice. They have sizes up to twice --size and contain ordinary and hard numbers. Gradients are judged too.
+Each element of each result is compared with a float64 product. Then the judge times the solution and the reference in
+turns at --size, by its own clock, and compares the results of the timed calls too. The last line is the verdict:
+`all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md describes the details. The judge is no
+sandbox: the solution runs under your user account.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
@@ -675,7 +675,7 @@ class Contender(contextlib.ExitStack):
     def ask(self, do, limit, **arguments):
         """Sends a request and returns the child's answer, which has to come within `limit` seconds.
 
-        The child runs only until it has answered. After "calls" on a GPU, its descendants are stopped later, by stop().
+        The child runs only until it has answered. After "calls" on a GPU, the caller calls stop() to wait for the stop.
         """
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do not in ("start", "expose")
@@ -903,7 +903,7 @@ class Run:
     def share(self):
         """Allocates one slab per contender.
 
-        The contenders share no slab, because the kernel and a GPU can write for a thread even while the thread is stopped.
+        The contenders share no slab, because the kernel and a GPU can write for a thread even while it is stopped.
         """
         self.references_slab, self.slab = self.new_slab(), self.new_slab()
         self.slab.bytes[: 1 << 20].float().sum()  # starts torch's threads before the solution can use up all threads
@@ -1387,7 +1387,7 @@ def device_name(text):
 
 
 def parse(argv):
-    # The help is as wide as the widest lines of this file.
+    # The help is about as wide as the widest lines of this file.
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
