@@ -457,7 +457,9 @@ def suite_nan(bench, record):
         "second gradients, in A": (second_gradients, 3, 0),
         "triangular_inverse": (solution.triangular_inverse, 1, 0),
     }
-    shapes = [shape for shape in SPECIAL_SHAPES if not bench.sizes or shape[-1] in bench.sizes]  # --sizes: some of them
+    shapes = SPECIAL_SHAPES
+    if bench.sizes:  # the shapes of these sizes, or matrices of sizes that no shape has
+        shapes = [shape for shape in SPECIAL_SHAPES if shape[-1] in bench.sizes] or [(N,) for N in bench.sizes]
     for shape, (function, (call, count, operand)) in itertools.product(shapes, functions.items()):
         if shape[-1] > SPECIAL_LARGEST and function not in ("tril_matmul, in A", "triangular_inverse"):
             continue
