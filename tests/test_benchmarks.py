@@ -44,7 +44,7 @@ def gram(X, structure="dense"):
 def lu_matmul(L, U):
     return L.tril() @ U.triu()
 def triangular_inverse(L):
-    return torch.linalg.inv(L.tril())
+    return torch.linalg.solve_triangular(L.tril(), torch.eye(L.shape[-1], dtype=L.dtype), upper=False)
 _CUDA_SOURCES = _NVCC_FLAGS = []
 """
 PTXAS = """ptxas info    : Compiling entry function '_Z11mma_productIdLi64ELb1ELb1EEv7Producti' for 'sm_80'
