@@ -12,13 +12,8 @@ sandbox: the solution runs under your user account.
     python check.py --reference r.py --solution s.py    a solution of any KernelBench problem, whose reference is r.py
     python check.py --size 256 --no-timing              takes ten seconds on a small machine
 
-Exit status:
-    0     all holds
-    1     the solution is convicted
-    2     the run could not be made: a bad option, no such file or GPU, not enough memory, or a reference that does not
-          compute the problem
-    130   Ctrl-C
-    141   the reader of the report has closed the pipe
+Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (a bad option, no such file or GPU,
+not enough memory, or a reference that does not compute the problem); 130 Ctrl-C; 141 the reader of the report has closed the pipe.
 """
 
 import argparse
