@@ -1083,6 +1083,17 @@ DEVICE void barrier_arrive_remote(uint32_t barrier) {
 DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// A warp calls arrive(cta) once for each of the first CTAs of the cluster: lane i does for CTA i. In racecheck builds each
+// lane does for each CTA. There all lanes take the same path: a warp that diverges here ends a launch under racecheck
+// with an error.
+template <typename Arrive>
+DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
+  if constexpr (kEveryThreadArrives) {
+    for (int cta = 0; cta < ctas; ++cta) arrive(cta);
+  } else {
+    if (lane < ctas) arrive(lane);
+  }
+}
 // Waits for the end of the phase of this parity.
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
@@ -2875,10 +2886,9 @@ struct SixteenBitPolicy {
     };
     auto release = [&](int stage) {   // each warp arrives for itself, on the barrier of each CTA that fills the stage
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
-      if (lane < kCtas) barrier_arrive_remote(kWide ? address_in_peer(barrier, lane) : barrier);
-      IF_RACECHECK(for (int cta = 0; cta < kCtas; ++cta) {
-        if (cta != lane) barrier_arrive_remote(kWide ? address_in_peer(barrier, cta) : barrier);
-      })
+      arrive_on_ctas(kCtas, lane, [&](int cta) {
+        barrier_arrive_remote(kWide ? address_in_peer(barrier, cta) : barrier);
+      });
     };
     int reading = -1;   // the stage that is multiplied while the next one is issued
     NO_UNROLL for (int k_blocks_left = tile.k_end - tile.k_begin; k_blocks_left > 0;
@@ -2928,10 +2938,9 @@ struct SixteenBitPolicy {
         sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
       __syncwarp();
       const uint32_t written = shared_address(&shared.policy.sums_written);
-      if (lane < args.tiles.splits) barrier_arrive_release_cluster(address_in_peer(written, lane));
-      IF_RACECHECK(for (int cta = 0; cta < args.tiles.splits; ++cta) {
-        if (cta != lane) barrier_arrive_release_cluster(address_in_peer(written, cta));
-      })
+      arrive_on_ctas(args.tiles.splits, lane, [&](int cta) {
+        barrier_arrive_release_cluster(address_in_peer(written, cta));
+      });
       while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.policy.sums_written, 0)) {}
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * args.tiles.splits) {
         float total[32] = {};
@@ -3763,10 +3772,9 @@ struct Fp16x3Policy {
     DEVICE void release(int stage) const {
       const int lane = fresh_thread_index() % 32;
       __syncwarp();
-      if (lane < 2) barrier_arrive_remote(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-      IF_RACECHECK(for (int cta = 0; cta < 2; ++cta) {
-        if (cta != lane) barrier_arrive_remote(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, cta));
-      })
+      arrive_on_ctas(2, lane, [&](int cta) {
+        barrier_arrive_remote(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, cta));
+      });
     }
   };
 
