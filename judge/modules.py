@@ -18,37 +18,42 @@ LITERAL = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.operat
 
 
 def assigned(text):
-    """Yields the name and the expression of each top-level assignment of a file whose expression has only literals."""
+    """Yields the name, the expression and the statement of each top-level assignment whose expression has only literals.
+
+    An assignment may have several names, as in rows, columns = 3, 4 and in rows = columns = 3.
+    """
     try:
         statements = ast.parse(text).body
     except SyntaxError:  # the process that executes the file reports the error
         statements = []
     for statement in statements:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
-        pairs = [(target, statement.value)] if isinstance(target, ast.Name) else []
-        # An assignment to several names is, for example, rows, columns = 3, 4.
-        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-            pairs = zip(target.elts, statement.value.elts, strict=False)
-        for name, value in pairs:
-            if isinstance(name, ast.Name) and all(isinstance(node, LITERAL) for node in ast.walk(value)):
-                yield name.id, value
+        for target in statement.targets if isinstance(statement, ast.Assign) else []:
+            pairs = [(target, statement.value)]
+            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                pairs = zip(target.elts, statement.value.elts, strict=False)
+            for name, value in pairs:
+                if isinstance(name, ast.Name) and all(isinstance(node, LITERAL) for node in ast.walk(value)):
+                    yield name.id, value, statement
 
 
 def constants(text):
     """Returns the constants of a file by name. --set can change these constants."""
-    return {name: eval(ast.unparse(value), {"__builtins__": {}}) for name, value in assigned(text)}
+    return {name: eval(ast.unparse(value), {"__builtins__": {}}) for name, value, _ in assigned(text)}
 
 
 def with_constants(text, changes):
-    """Returns the text of a file with new values for the constants that `changes` names."""
+    """Returns the text of a file with new values for the constants that `changes` names.
+
+    The new value is assigned on the same line, after the old one, so that all lines keep their numbers.
+    """
     if unknown := set(changes) - set(constants(text)):
         known = ", ".join(constants(text)) or "none"
         raise ValueError(f"{', '.join(sorted(unknown))} is no constant of the reference; these are: {known}")
     lines = text.encode().splitlines(keepends=True)  # the column offsets of ast count bytes
-    for name, value in reversed([each for each in assigned(text) if each[0] in changes]):
-        first, last = lines[value.lineno - 1], lines[value.end_lineno - 1]
-        changed = first[: value.col_offset] + repr(changes[name]).encode() + last[value.end_col_offset :]
-        lines[value.lineno - 1 : value.end_lineno] = [changed]
+    for name, _, statement in reversed([each for each in assigned(text) if each[0] in changes]):
+        last = lines[statement.end_lineno - 1]
+        added = f"; {name} = {changes[name]!r}".encode()
+        lines[statement.end_lineno - 1] = last[: statement.end_col_offset] + added + last[statement.end_col_offset :]
     return b"".join(lines).decode()
 
 

@@ -64,6 +64,7 @@ batch_size = 8 * 4
 shape = (3,
          5)
 name, other = "x", 2
+height = width = 512  # both
 derived = batch_size + 1
 
 
@@ -73,11 +74,15 @@ def f():
 
 
 def test_constants_can_be_changed():
-    assert modules.constants(FILE) == {"batch_size": 32, "shape": (3, 5), "name": "x", "other": 2}
+    assert modules.constants(FILE) == {"batch_size": 32, "shape": (3, 5), "name": "x", "other": 2, "height": 512, "width": 512}
     names = {}
     exec(modules.with_constants(FILE, {"batch_size": 7, "shape": (1, 2), "other": 30, "name": "longer"}), names)
     assert (names["batch_size"], names["shape"], names["derived"], names["name"], names["other"]) == (7, (1, 2), 8, "longer", 30)
-    with pytest.raises(ValueError, match="size is no constant of the reference; these are: batch_size, shape, name, other"):
+    for changes, sides in (({}, (512, 512)), ({"width": 4}, (512, 4)), ({"height": 3, "width": 4}, (3, 4))):
+        changed = modules.with_constants(FILE, changes)
+        exec(changed, names)
+        assert (names["height"], names["width"]) == sides and len(changed.splitlines()) == len(FILE.splitlines())
+    with pytest.raises(ValueError, match="size is no constant of the reference; these are: batch_size, shape, name, other, height, width"):
         modules.with_constants(FILE, {"size": 1})
 
 
