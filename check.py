@@ -7,13 +7,13 @@ turns at --size, by its own clock, and compares the results of the timed calls t
 `all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md describes the details. The judge is no
 sandbox: the solution runs under your user account.
 
-    python check.py                                     judges model_new.py against reference_model.py, both beside this file
-    python check.py --solution theirs.py                anybody's KernelBench-style file
-    python check.py --reference r.py --solution s.py    a solution of any KernelBench problem, whose reference is r.py
-    python check.py --size 256 --no-timing              takes ten seconds on a small machine
+    python check.py                                    judges model_new.py against reference_model.py, beside this file
+    python check.py --solution theirs.py               anybody's KernelBench-style file
+    python check.py --reference r.py --solution s.py   a solution of any KernelBench problem, whose reference is r.py
+    python check.py --size 256 --no-timing             takes ten seconds on a small machine
 
 Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (a bad option, no such file or GPU,
-not enough memory, or a reference that does not compute the problem); 130 Ctrl-C; 141 the reader of the report has closed the pipe.
+not enough memory, or a reference that does not compute the problem); 130 Ctrl-C; 141 a closed pipe.
 """
 
 import argparse
@@ -116,8 +116,8 @@ class GpuMemory:
     def open(self, handle):
         """Opens another process's allocation and returns all of it as a uint8 tensor."""
         if handle not in self.opened:
-            address = ctypes.c_uint64()
-            self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), self.Handle.from_buffer_copy(bytes.fromhex(handle)), 1)
+            address, received = ctypes.c_uint64(), self.Handle.from_buffer_copy(bytes.fromhex(handle))
+            self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), received, 1)
             self.opened[handle] = address.value
         return self.tensor(*self.range(self.opened[handle]))
 
@@ -182,8 +182,10 @@ class Slab:
 def describe(error):
     """Returns the text of an error, with the file and line that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
-    hint = "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone" * isinstance(error, PermissionError)
-    return f"{type(error).__name__}: {error}{hint}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, PermissionError):
+        told += "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone"
+    return told + (f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else "")
 
 
 EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
@@ -203,17 +205,23 @@ def is_exhausted(error, cuda):
 # Each pattern matches the text of an error. Its value names what the machine lacks when the pattern matches.
 MISSING = {
     r"No module named '?([\w.]+)": r"the package \1",
-    r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": "the CUDA toolkit (nvcc)",
+    r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": (
+        "the CUDA toolkit (nvcc)"
+    ),
     r"Ninja is required|ninja: (command )?not found|No such file.*ninja'": "the package ninja",
-    r"(c\+\+|g\+\+|gcc|clang): (command )?not found|No such file.*(c\+\+|gcc|clang)'|Failed to find C compiler": "a C++ compiler",
+    r"(c\+\+|g\+\+|gcc|clang): (command )?not found|No such file.*(c\+\+|gcc|clang)'": "a C++ compiler",
+    r"Failed to find C compiler": "a C++ compiler",
     r"fatal error: (\S+): No such file": r"the header \1",
     r"cannot find -l(\S+)|lib(\S+)\.so\S*: cannot open shared object": r"the library \1\2",
-    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver version is insufficient|0 active drivers": "a GPU that torch sees",
-    r"no kernel image|kernel image is invalid|Unsupported gpu architecture|compute capability": "a GPU of the kind that it is made for",
+    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|0 active drivers": "a GPU that torch sees",
+    r"CUDA driver version is insufficient": "a GPU that torch sees",
+    r"no kernel image|kernel image is invalid": "a GPU of the kind that it is made for",
+    r"Unsupported gpu architecture|compute capability": "a GPU of the kind that it is made for",
 }
 # The pattern matches errors in which a file says that it needs tensors on a GPU.
 MISSING_ON_A_CPU = re.compile(
-    r"\b(must|should|needs?|expect\w*|requires?|only)\b.*\b(cuda|gpu)\b|\b(cuda|gpu)\b.*\b(required|expected|needed|only)\b"
+    r"\b(must|should|needs?|expect\w*|requires?|only)\b.*\b(cuda|gpu)\b"
+    r"|\b(cuda|gpu)\b.*\b(required|expected|needed|only)\b"
     r"|is_cuda|cpu tensor|'CPU' backend",
     re.IGNORECASE,
 )
@@ -351,7 +359,9 @@ class Child:
             given, skeleton = split(list(getattr(self.module, "get_init_inputs", list)()))
             kept = [X.clone() for X in given]
         else:
-            given = [self.slab.view(getattr(torch, dtype), shape, offset).clone() for shape, offset, _, _, dtype in tensors]
+            given = []
+            for shape, offset, _, _, dtype in tensors:
+                given.append(self.slab.view(getattr(torch, dtype), shape, offset).clone())
         views = {name: self.slab.view(getattr(torch, place[-1]), *place[:2]) for name, place in (state or {}).items()}
         told = self.player.construct(self.make, join(skeleton, given), seed, state and views)
         self.player.settle()
@@ -360,7 +370,11 @@ class Child:
         if self.is_reference:
             own = self.player.state()
             sent = self.send([*kept, *own.values()])
-            told |= {"skeleton": skeleton, "tensors": sent[: len(kept)], "state": dict(zip(own, sent[len(kept) :], strict=True))}
+            told |= {
+                "skeleton": skeleton,
+                "tensors": sent[: len(kept)],
+                "state": dict(zip(own, sent[len(kept) :], strict=True)),
+            }
         return told
 
     def draw(self, seed):
@@ -404,7 +418,8 @@ class Child:
             # The solution may allocate workspaces and small tensors, so blocks of these sizes are filled as well.
             sizes += [largest * 9 // 8, 2 * largest, *[1 << p for p in range(9, 21)] * 2]
             blocks = [filled((size,)) for size in sizes]
-            blocks += [filled((b["size"],)) for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
+            for segment in torch.cuda.memory_snapshot():
+                blocks += [filled((b["size"],)) for b in segment["blocks"] if b["state"] == "inactive"]
         else:  # on a CPU, freed memory often comes back from the system as zeros, so filling it has no effect
             # In deterministic mode torch fills every new tensor, which is a debugging aid.
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)
@@ -465,7 +480,8 @@ class Child:
             return {"wrong": f"the solution raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
         for X, (shape, address) in zip(operands, self.places[number], strict=True):
             if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (address, shape, True):
-                return {"wrong": "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"}
+                told = "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"
+                return {"wrong": told}
         if isinstance(self.parts[number], BaseException):
             return {"wrong": f"the result is of no kind that can be compared: {self.parts[number]}"}
         outline, named = self.parts[number]
@@ -484,10 +500,11 @@ class Child:
             X = named.get(name)
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
-            for what, y in {"shape": shape, "dtype": f"torch.{dtype}", "device": self.device, "layout": torch.strided}.items():
-                x = list(X.shape) if what == "shape" else str(X.dtype) if what == "dtype" else getattr(X, what)
-                if x != y:
-                    return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
+            found = {"shape": list(X.shape), "dtype": str(X.dtype), "device": X.device, "layout": X.layout}
+            wanted = {"shape": shape, "dtype": f"torch.{dtype}", "device": self.device, "layout": torch.strided}
+            for what, is_what in found.items():
+                if is_what != wanted[what]:
+                    return {"wrong": f"{name}'s {what} is {is_what}, and should be {wanted[what]}"}
             if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in owners):
                 aliases.append(name)
                 if not self.is_reference and name not in call["aliases"]:
@@ -544,14 +561,15 @@ def printable(text, most=400):
 def cannot_be_judged(path, missing, error):
     """Returns the exception for a solution that needs something this machine lacks. Such a need is no wrong result."""
     name, missing, error = printable(path), printable(missing, 80), printable(error)
-    return CannotRun(f"--solution {name}: it could not be judged, because this machine does not have {missing}: it raises {error}")
+    told = f"it could not be judged, because this machine does not have {missing}: it raises {error}"
+    return CannotRun(f"--solution {name}: {told}")
 
 
 def halts(number, thread):
     """Tells whether a thread is stopped, or will stop before it runs again.
 
-    A thread that sleeps in the kernel, as in vfork, gets a SIGSTOP of its own, which takes effect when the thread wakes.
-    The SIGSTOP of the process group is not enough, because another thread may receive it.
+    A thread that sleeps in the kernel, as in vfork, gets a SIGSTOP of its own, which takes effect when the thread
+    wakes. The SIGSTOP of the process group is not enough, because another thread may receive it.
     """
     state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
     return state in b"TZX" or state == b"D" and stop_thread(number, int(thread.name))
@@ -662,7 +680,8 @@ class Contender(contextlib.ExitStack):
     def fault(self, what):
         """Returns the exception for a fault of this contender.
 
-        A fault of the reference says nothing about the solution. The same holds for a fault before the solution is loaded.
+        A fault of the reference says nothing about the solution. The same holds for a fault before the solution is
+        loaded.
         """
         told = f"the {self.who}{what}"
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
@@ -948,7 +967,9 @@ class Run:
             if alias := call.alias_for(is_reference):
                 each[1] = [*each[0][:3], int(alias == "memory"), each[0][-1]]
         places = [place for each in inputs for place in each]
-        described = [call.describe(is_reference, timed) | {"inputs": each} for call, each in zip(calls, inputs, strict=True)]
+        described = []
+        for call, each in zip(calls, inputs, strict=True):
+            described.append(call.describe(is_reference, timed) | {"inputs": each})
         modes = {"timed": timed, "training": self.random.random() < 0.5, "inference": inference}
         modes["deterministic"] = not timed and self.random.random() < 0.5
         told = contender.ask("prepare", limit, calls=described, **modes)
@@ -990,9 +1011,9 @@ class Run:
     def places_of(self, tensors, slab_alone=False):
         """Chooses where the child finds each tensor: [shape, offset, slot, copy, dtype].
 
-        `offset` is the place in the slab, or None for memory from the child's torch allocator. `slot` numbers the memory,
-        and `copy` distinguishes tensors that share it. A random half of the tensors lies in the slab, or all of them
-        with `slab_alone`.
+        `offset` is the place in the slab, or None for memory from the child's torch allocator. `slot` numbers the
+        memory, and `copy` distinguishes tensors that share it. A random half of the tensors lies in the slab, or all
+        of them with `slab_alone`.
         """
         laid = list(range(len(tensors)))
         # Without the shuffle, the same place in the slab holds one input after the other, as in a user's loop.
@@ -1041,7 +1062,8 @@ class Run:
         for n, (call, answer) in enumerate(itertools.zip_longest(calls, answers[: len(calls)], fillvalue={})):
             call.missing, kinds = "", described[n]["expected"]
             if "no_memory" in answer:
-                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {printable(answer['no_memory'])}")
+                told = printable(answer["no_memory"])
+                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {told}")
             if "wrong" in answer:
                 results[n] = printable(answer["wrong"]) or "it says that its result is wrong"
                 call.missing = printable(answer.get("missing", ""))
@@ -1106,7 +1128,9 @@ class Run:
             waiting = [call for call in calls if self.problem.key(call) == key]
             while waiting:
                 group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
-                while waiting and len(group) < most and sum(call.nbytes for call in (*group, waiting[-1])) <= self.slab.size // 2:
+                while waiting and len(group) < most:
+                    if sum(call.nbytes for call in (*group, waiting[-1])) > self.slab.size // 2:
+                        break
                     group.append(waiting.pop())
                 yield group
 
@@ -1135,7 +1159,8 @@ def judge_values(run):
                     made += first is not results
                     for result in results:
                         if at := first_difference(results[result], first[result]):
-                            wrong = wrong or problem.other_bits(f"two calls with the same inputs differ at {result}{at}")
+                            told = f"two calls with the same inputs differ at {result}{at}"
+                            wrong = wrong or problem.other_bits(told)
                 if call.missing and len(missing) == len(run.report.rows):
                     missing.append(call.missing)
                 run.report.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
@@ -1245,7 +1270,8 @@ class Stopwatch:
         examined = min(timeit.repeat(lambda: (run.examine(sample, results, results), run.wait()), number=1, repeat=2))
         made = sum(X.nbytes for X in results.values())
         self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves
-        most = min(MOST_CALLS[run.device.type], run.slab.size // max(1, sample.nbytes), int(CHECK_SECONDS / ROUNDS / examined))
+        most = min(MOST_CALLS[run.device.type], int(CHECK_SECONDS / ROUNDS / examined))
+        most = min(most, run.slab.size // max(1, sample.nbytes))
         # `peak` is the memory bandwidth in bytes per second. `cache` is the number of bytes that the L2 cache can hold.
         self.peak, self.cache = math.inf, 0
         if run.cuda:  # the inputs and results, each in the judge and in the child, fit in 0.6 of the free memory
@@ -1254,7 +1280,8 @@ class Stopwatch:
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (2 * sample.nbytes + 2 * made)))
         self.most = max(1, most) if run.cuda else 2  # on a CPU the child locates the results before the clock stops
-        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
+        (requests,) = self.measure(run.reference, rounds=5)
+        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in requests))
         self.most = max(1, most)
         alone = self.measure(run.reference, rounds=3)[0]
         if not run.cuda:
@@ -1289,7 +1316,9 @@ class Stopwatch:
         calls = run.problem.timed_calls(self.mode, number, decoy)
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
-        if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
+        if not isinstance(inside, list) or len(inside) != number:
+            inside = []
+        if not all(type(t) is float and t >= 0 for t in inside):
             inside = []
         self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
         if contender is run.solution:
@@ -1302,14 +1331,15 @@ class Stopwatch:
             seconds = min(took, sum(inside) * 1e-6 if inside else took)
             # Memory must move all bytes of the calls, except for the bytes that a cache can hold.
             if seconds < (least := (number * self.bytes - self.cache) / self.peak):
-                told = f"{number} calls in {duration(seconds * 1e6)}, whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)}"
-                raise Wrong("timed calls", f"impossible: {told} to move")
+                moved = f"whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)} to move"
+                raise Wrong("timed calls", f"impossible: {number} calls in {duration(seconds * 1e6)}, {moved}")
         return number, took, inside
 
     def summary(self, requests):
         """Summarizes requests by both clocks. `outside` is a request's time per call, less its overhead."""
         besides = [min(self.fixed + self.besides_a_call * number, took / 2) for number, took, _ in requests]
-        outside = spread([(took - rest) / number * 1e6 for (number, took, _), rest in zip(requests, besides, strict=True)])
+        pairs = zip(requests, besides, strict=True)
+        outside = spread([(took - rest) / number * 1e6 for (number, took, _), rest in pairs])
         inside = spread([us for _, _, each in requests for us in each] or [0.0])
         told = {"outside_us": outside["median_us"], "inside_us": inside["median_us"], "inside": inside}
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
@@ -1326,7 +1356,8 @@ class Stopwatch:
             t["us"] = t[f"{clock}_us"]
         best = min(t["us"] for t in references)  # the reference's own clock can be trusted
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
+        slowest = max(t["inside_us"] for t in references)
+        by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
         # A copy of the reference would appear slower by the same factor. If the same clock shows the slowdown, other
         # processes are its cause. Otherwise the overhead of the judge's requests is its cause.
@@ -1343,15 +1374,15 @@ class Stopwatch:
         # A solution that knew the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
-        run.report.check(
-            f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
-        )
+        told = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+        run.report.check(f"timed calls, {what}", "ok", told)
         for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
             mine, inside = times[who], times[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
             told = f"by its own clock {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
             print(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
-        shown = ratio(times) if times["ratio"] or times["noisy"] or times["too_short"] else "no ratio, because --seed repeats a run"
+        has_told = times["ratio"] or times["noisy"] or times["too_short"]
+        shown = ratio(times) if has_told else "no ratio, because --seed repeats a run"
         clock = "its own clock" if times["clock"] == "inside" else "the time from outside, for they differ"
         print(f"       {what:<20} {shown}, by {clock}")
 
@@ -1387,24 +1418,74 @@ def parse(argv):
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
     formulas = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
-    add("--problem", choices=list(PROBLEMS), help=f"{formulas}; any: what --reference computes (default: lower, any with --reference)")
+    add(
+        "--problem",
+        choices=list(PROBLEMS),
+        help=f"{formulas}; any: what --reference computes (default: lower, any with --reference)",
+    )
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", help="default: reference_model.py")
-    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="timed; judged to twice, transposed_a (K) to once; inverse: batches")
+    add(
+        "--size",
+        metavar="N",
+        type=number(int, 1, 1 << 20),
+        help="timed; judged to twice, transposed_a (K) to once; inverse: batches",
+    )
     add("--one-size", action="store_true", help="judge --size alone, of one product: for a file that computes no other")
-    add("--set", metavar="NAME=VALUE", action="append", default=[], help="any: another value for a constant of the reference's file")
+    add(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="any: another value for a constant of the reference's file",
+    )
     add("--dtype", choices=list(DTYPES), help="default: float32")
-    add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
+    add(
+        "--tf32",
+        action="store_true",
+        help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU",
+    )
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
-    add("--device", type=device_name, choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
-    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
-    add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
-    add("--trials", metavar="T", type=number(int, 1, 10**5), help="calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)")
-    add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help="seconds of a whole run at most (3600); beyond: exit 2")
+    add(
+        "--device",
+        type=device_name,
+        choices=["cpu", *gpus],
+        default=["cpu", *gpus][bool(gpus)],
+        help="default: a GPU if any",
+    )
+    add(
+        "--seed",
+        metavar="S",
+        type=number(int, 0, 2**63 - 1),
+        help="repeat a run; who knows the seed could prepare: no ratio is certified",
+    )
+    add(
+        "--timeout",
+        type=number(float, 0.1, 1e6),
+        default=60.0,
+        help="seconds beyond the reference's (60), to load ten times that",
+    )
+    add(
+        "--trials",
+        metavar="T",
+        type=number(int, 1, 10**5),
+        help="calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)",
+    )
+    add(
+        "--within",
+        metavar="T",
+        type=number(float, 1, 1e7),
+        default=3600.0,
+        help="seconds of a whole run at most (3600); beyond: exit 2",
+    )
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--gradients", action="store_true", help="any: judge gradients too, which KernelBench does not ask for")
-    add("--batches", action=argparse.BooleanOptionalAction, help="judge batches too (default: where no --solution is given)")
+    add(
+        "--batches",
+        action=argparse.BooleanOptionalAction,
+        help="judge batches too (default: where no --solution is given)",
+    )
     add("--json", metavar="FILE", help="record everything there")
     options = parser.parse_args(argv)
     options.problem = options.problem or ("any" if options.reference else "lower")
@@ -1415,7 +1496,8 @@ def parse(argv):
         if getattr(options, option):
             parser.error(f"argument --{option.replace('_', '-')}: is not for --problem {options.problem}; {instead}")
     if options.tf32 and not (cuda and options.dtype in ("float32", None)):
-        parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
+        given = f"--dtype {options.dtype} --device {options.device}"
+        parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but {given} is given")
     options.batches = options.solution is None if options.batches is None else options.batches
     options.solution = options.solution or home("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
@@ -1430,7 +1512,8 @@ def constants_of(texts):
         try:
             found[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            raise CannotRun(f"--set {text}: NAME=VALUE with a number, a string or a tuple of these is accepted") from None
+            accepted = "NAME=VALUE with a number, a string or a tuple of these"
+            raise CannotRun(f"--set {text}: {accepted} is accepted") from None
     return found
 
 
@@ -1446,7 +1529,8 @@ def begin(run, stack, who, texts, **others):
     told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
     run.guard = told["guard"]  # this answer can be trusted, because the child has not loaded any file yet
     for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
-        run.report.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
+        told = f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}"
+        run.report.check("guard", "note", told)
     if who == "solution":
         reference = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
         contender.ask("expose", LOADING * run.options.timeout, **reference, classes=classes)
@@ -1461,7 +1545,8 @@ def begin(run, stack, who, texts, **others):
         run.reference_class = found
     print(f"{who:<10}{printable(contender.path)}: {found}")
     if contender.printed:
-        run.report.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
+        told = f"the {who} prints while it is loaded; it stands on standard error here"
+        run.report.check("standard output", "note", told)
         contender.printed = b""
 
 
@@ -1492,7 +1577,8 @@ def judge(run, texts):
         except CannotRun as reason:
             run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
-            stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
+            timed = [] if run.options.no_timing else list(MODES) if run.gradients else ["forward"]
+            stopwatches = [Stopwatch(run, mode) for mode in timed]
             begin(run, stack, "solution", texts, others=[warden.pid, run.reference.process.pid], **kept)
             run.problem.construct_solution()
             judge_values(run)
@@ -1509,18 +1595,21 @@ def judge(run, texts):
                 raise
             run.report.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution.printed:
-            run.report.check("standard output", "WRONG", f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}")
+            told = f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}"
+            run.report.check("standard output", "WRONG", told)
 
 
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
-        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {os.uname().sysname} does not have; Linux is accepted")
+        system = os.uname().sysname
+        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {system} does not have; Linux is accepted")
     # The path of --json is checked before the long work. Otherwise root could overwrite a device with the record.
     # A user who writes --json without a file name could also overwrite the solution's file.
     if options.json:
         path = Path(options.json)
         if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
-            raise CannotRun(f"--json {path}: is a folder, a device, Python or not writable; a file in an existing folder is accepted")
+            told = "is a folder, a device, Python or not writable; a file in an existing folder is accepted"
+            raise CannotRun(f"--json {path}: {told}")
     torch.get_device_module(options.device).set_device(options.device)
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
@@ -1534,8 +1623,11 @@ def referee(options):
     except ValueError as error:
         raise CannotRun(f"--set: {error}") from None
     run = Run(options)
-    name = torch.cuda.get_device_name(options.device) if run.cuda else f"{os.uname().machine}, {torch.get_num_threads()} threads"
-    run.device_name = name if run.cuda else f"a CPU ({name})"
+    if run.cuda:
+        name = run.device_name = torch.cuda.get_device_name(options.device)
+    else:
+        name = f"{os.uname().machine}, {torch.get_num_threads()} threads"
+        run.device_name = f"a CPU ({name})"
     print(run.problem.title)
     print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
@@ -1549,8 +1641,17 @@ def referee(options):
     if options.json:
         record = {"problem": options.problem, "dims": run.problem.label, "options": vars(options), "device": name}
         record["torch"] = torch.__version__
-        record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
-        record |= {"guard": run.guard, "verdict": ("ok", "wrong")[status], "sentence": told, "calls": calls, "seconds": seconds}
+        record |= {
+            "seed": run.seed,
+            "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
+        }
+        record |= {
+            "guard": run.guard,
+            "verdict": ("ok", "wrong")[status],
+            "sentence": told,
+            "calls": calls,
+            "seconds": seconds,
+        }
         record |= {
             "ratio": run.report.timings.get("forward", {}).get("ratio"),
             "rows": run.report.rows,
@@ -1587,12 +1688,14 @@ def sentence(run, calls):
     if unfit:
         told += f"; at {run.problem.label} it is {ratio(times)}"
     else:
-        told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
+        told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}"
+        told += f", the reference {duration(times['reference_us'])}"
     if run.options.seed is not None:
         return f"{told}; with --seed, which repeats a run, no ratio is certified"
     if unfit:
         return told
-    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.report.timings['gradients'])})" if run.gradients else "")
+    told += f": {ratio(times)}"
+    return told + (f" (forward and backward {ratio(run.report.timings['gradients'])})" if run.gradients else "")
 
 
 def main(argv=None):

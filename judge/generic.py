@@ -15,11 +15,15 @@ class Domain:
 
     def __init__(self, X):
         some = X.flatten()[: self.SAMPLE].double()
-        self.fixed = bool((some == some.round()).all()) or some.numel() > 4 * self.FEW and some.unique().numel() <= self.FEW
+        self.fixed = (
+            bool((some == some.round()).all()) or some.numel() > 4 * self.FEW and some.unique().numel() <= self.FEW
+        )
         self.has_zeros = bool((some == 0).double().mean() > 1 / 8)
         self.is_symmetric = X.dim() > 1 and X.shape[-1] == X.shape[-2] > 1 and torch.equal(X, X.mT)
         sums = X[..., : self.SAMPLE].double().sum(-1) if X.dim() else X.double()
-        self.is_distribution = X.dim() > 0 and X.shape[-1] > 1 and bool((some >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
+        self.is_distribution = (
+            X.dim() > 0 and X.shape[-1] > 1 and bool((some >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
+        )
 
     def multiplied(self, X, factors):
         if self.fixed or self.is_distribution:

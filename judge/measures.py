@@ -21,11 +21,11 @@ class Problem:
     formula: str
     prefix: str  # the prefix of the class names
     names: str  # the names of the inputs, one letter each
-    # Each input and C have one function here, such as torch.tril. It keeps the part that exists. The rest of an input is not
-    # read, and the rest of C is zero. torch.as_tensor keeps all.
+    # Each input and C have one function here, such as torch.tril. It keeps the part that exists. The rest of an input
+    # is not read, and the rest of C is zero. torch.as_tensor keeps all.
     keeps: tuple
-    # C and the gradient of each input have one function each. It takes the inputs and G = dC, and returns X and Y. The result
-    # is keep(X @ Y).
+    # C and the gradient of each input have one function each. It takes the inputs and G = dC, and returns X and Y.
+    # The result is keep(X @ Y).
     factors: tuple
     # This is the problem's number in KernelBench's level 1, or None. KernelBench has zeros where nothing is read. Other
     # problems have NaN or 1 there, except for the reference.
@@ -37,31 +37,42 @@ class Problem:
     square = property(lambda self: self.number != 16)
     inverse = property(lambda self: self.prefix == "Inverse")  # its X and Y are L and G; see inverse_of
     results = property(lambda self: ("C", *("d" + name for name in self.names)))
-    measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")  # the name of what errors are divided by
+    # This is the name of what errors are divided by.
+    measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")
 
     def headline(self, size):
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
         return (size,) if self.square else (size, max(1, size // 4), max(1, size // 2))
 
     def shapes(self, dims):
-        """Returns the shapes of the inputs and of C. If `dims` has one number more than the headline, its first number is the
-        number of products in a batch."""
+        """Returns the shapes of the inputs and of C.
+
+        If `dims` has one number more than the headline, its first number is the number of products in a batch.
+        """
         *batch, K, M, N = (*dims, dims[-1], dims[-1]) if self.square else dims
         return *((*batch, K, M), (*batch, K, N))[: len(self.names)], (*batch, M, N)
 
     def given(self, made, dtype, rest):
-        """Returns the inputs, given the matrices that a distribution has made. `rest` fills the places that are not read."""
+        """Returns the inputs, given the matrices that a distribution has made.
+
+        `rest` fills the places that are not read.
+        """
         rest, made = 0.0 if self.number else rest, [dominant(X, dtype) for X in made] if self.inverse else made
-        return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in zip(made, self.keeps, strict=False)]
+        pairs = zip(made, self.keeps, strict=False)
+        return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in pairs]
 
     def read(self, inputs):
-        """Returns the inputs with zeros where nothing is to be read, and all of G. The masked part of G needs no zeros, because
-        it only multiplies zeros of the inputs."""
+        """Returns the inputs with zeros where nothing is to be read, and all of G.
+
+        The masked part of G needs no zeros, because it only multiplies zeros of the inputs.
+        """
         return [keep(X) for X, keep in zip(inputs, (*self.keeps[:-1], torch.as_tensor), strict=False)]
 
     def truths(self, inputs, exact=False, tf32=False, one_tensor=False):
-        """Yields the name and the Truth of C and, if `inputs` has G, of each gradient. `one_tensor` says that A and B are one
-        tensor, and its gradient is the sum of both gradients."""
+        """Yields the name and the Truth of C and, if `inputs` has G, of each gradient.
+
+        `one_tensor` says that A and B are one tensor, and its gradient is the sum of both gradients.
+        """
         if one_tensor and len(inputs) > len(self.names):
             C, (name, gradient), (_, other) = self.truths(inputs, exact, tf32)
             yield C
@@ -69,7 +80,8 @@ class Problem:
             return
         read, results = self.read(inputs), self.results if len(inputs) > len(self.names) else ["C"]
         for name, keep, factors_of in zip(results, (self.keep, *self.keeps), self.factors, strict=False):
-            yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, None if name == "C" else self.roundings)
+            roundings = None if name == "C" else self.roundings
+            yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, roundings)
 
 
 _PRODUCT = (lambda A, B, *_: (A, B), lambda A, B, G: (G, B.mT), lambda A, B, G: (A.mT, G))
@@ -81,9 +93,13 @@ PROBLEMS = {
     "lower": Problem("C = tril(A) tril(B)", "", "AB", (torch.tril,) * 3, _PRODUCT, 15),
     "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
     "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16, 8192),
-    "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT),
-    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),  # of G + G^T, or of G X and G^T X
-    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),  # of C, twice, and of C^T G
+    "triangular": Problem(
+        "C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT
+    ),
+    # The roundings are those of G + G^T, or of G X and G^T X.
+    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),
+    # The roundings are those of C, which is used twice, and of C^T G.
+    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),
 }
 
 # ==== 2. Sizes ====
@@ -94,8 +110,10 @@ def label(dims):
 
 
 def some_sizes(random, most):
-    """Yields two sizes per octave, up to `most`. Half of them are multiples of a power of two, or differ from one by 1. The
-    others fit no tile."""
+    """Yields two sizes per octave, up to `most`.
+
+    Half of them are multiples of a power of two, or differ from one by 1. The others fit no tile.
+    """
     for half in range(int(2 * math.log2(most)) + 1):
         size, step = int(2 ** ((half + random.random()) / 2)), 1 << random.randint(0, max(0, half // 2 - 1))
         size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
@@ -110,14 +128,20 @@ def sizes_about_multiples(random, most):
 
 
 def dims_of(sizes, random, problem, most):
-    """Returns the dimensions of products, one product for each size that `sizes` yields. `sizes` is a function above."""
+    """Returns the dimensions of products, one product for each size that `sizes` yields.
+
+    `sizes` is a function above.
+    """
     first, *others = (list(sizes(random, most)) for _ in problem.headline(1))  # N, or K, M and N in different orders
     return list(zip(first, *(random.sample(column, len(column)) for column in others), strict=True))
 
 
 def some_batches(number, random, problem, most):
-    """Yields the dimensions of batches of up to 1000 products; the first batch has one product. A batch has about as many
-    elements as one product of the largest size, or fewer. Odd sides and even sides take turns."""
+    """Yields the dimensions of batches of up to 1000 products; the first batch has one product.
+
+    A batch has about as many elements as one product of the largest size, or fewer. Odd sides and even sides take
+    turns.
+    """
     for n in range(number):
         sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
         dims = [side // step * step or 2 if n % 2 else side | 1 for side in sides]
@@ -128,32 +152,41 @@ def some_batches(number, random, problem, most):
 
 
 class Draw:
-    """Random float64 matrices on a device. They come from a random stream of their own, so that a seed repeats them whatever
-    else is drawn."""
+    """Random float64 matrices on a device.
+
+    They come from a random stream of their own, so that a seed repeats them whatever else is drawn.
+    """
 
     def __init__(self, seed, name, device, tf32=False):
         self.device, self.tf32 = device, tf32
         stream = torch.Generator(device).manual_seed(Random(f"{seed} {name}").getrandbits(63))
         self.odd = name % 2 if isinstance(name, int) else 0
-        self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
+        self.uniform, self.normal = (
+            partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn)
+        )
 
     def decades(self, span, *shape):
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
-    # Each distribution makes A if `second` is 0, and B if it is 1. Masks come later. Results are sums of shape[0] terms.
+    # Each distribution makes A if `second` is 0, and B if it is 1. Masks come later. Results are sums of shape[0]
+    # terms.
 
     def identity(self, shape, *_):
         return torch.eye(*shape, dtype=torch.float64, device=self.device)
 
     def integers(self, shape, second, dtype):
-        # Terms are at most limit^2, so that the accumulator holds every bit of their sum. A limit of 4 keeps float16 from overflow.
-        limit = 4 if dtype.itemsize == 2 else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
+        # Terms are at most limit^2, so that the accumulator holds every bit of their sum. A limit of 4 keeps float16
+        # from overflow.
+        bits = 53 if dtype == torch.float64 else 24
+        limit = 4 if dtype.itemsize == 2 else max(1, math.isqrt(2**bits // shape[0]))
         limit = min(limit, 1024) if self.tf32 else limit  # TF32 holds 11 bits
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
     def elimination(self, shape, second, dtype):
-        """Returns an elimination matrix, as LU without pivoting multiplies them. It has ones on the diagonal, and one column and
-        one row of multipliers of very different size."""
+        """Returns an elimination matrix, as LU without pivoting multiplies them.
+
+        It has ones on the diagonal, and one column and one row of multipliers of very different size.
+        """
         X, at, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
         for line in (X[at:, at], X[at, at:]):
             line.copy_(self.normal(*line.shape) * self.decades(span, *line.shape))
@@ -161,8 +194,11 @@ class Draw:
         return X
 
     def cholesky(self, shape, *_):
-        """Returns the Cholesky factor of a Gram matrix. Its pivots fall to 1e-8, which is added to keep the matrix positive
-        definite. The kernel has no exp, because that of a CPU is off by 3e-9."""
+        """Returns the Cholesky factor of a Gram matrix.
+
+        Its pivots fall to 1e-8, which is added to keep the matrix positive definite. The kernel has no exp, because
+        that of a CPU is off by 3e-9.
+        """
         x = self.uniform(max(shape)).cpu().sort().values
         gram = 1 / (1 + ((x[:, None] - x) / 0.1) ** 2)
         L = torch.linalg.cholesky(gram.fill_diagonal_(1 + 1e-8))
@@ -170,14 +206,19 @@ class Draw:
         return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(self.device)
 
     def scaled(self, shape, second, dtype, of, along, span=8):
-        """Returns a normal matrix. If it is the matrix that `of` names, its rows (along = 0) or columns (along = 1) are scaled
-        by powers of ten between -span and span."""
+        """Returns a normal matrix.
+
+        If it is the matrix that `of` names, its rows (along = 0) or columns (along = 1) are scaled by powers of ten
+        between -span and span.
+        """
         lines = (1, shape[1]) if along else (shape[0], 1)
         return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *lines)
 
     def graded(self, shape, second, dtype):
-        """Returns a matrix graded along the index k of the sums. The scale runs from 1e-15 to 1e15 in A and inversely in B, so
-        that every term is of ordinary size."""
+        """Returns a matrix graded along the index k of the sums.
+
+        The scale runs from 1e-15 to 1e15 in A and inversely in B, so that every term is of ordinary size.
+        """
         X = self.normal(*shape)
         grade = 10.0 ** torch.linspace(-15, 15, shape[0], dtype=X.dtype, device=X.device)
         return X / grade[:, None] if second else X * (grade if shape[0] == shape[1] else grade[:, None])
@@ -202,8 +243,9 @@ class Draw:
 def dominant(X, dtype):
     """Returns a lower triangular L whose inverse is of ordinary size.
 
-    Below the diagonal X is divided by its row number from 1 on, or, if X[0, 0] is negative, by the squared distance from the
-    diagonal. The diagonal has the sums of the magnitudes of its rows, with the signs of X. Tiny sums become 1 + |X[i, i]|.
+    Below the diagonal X is divided by its row number from 1 on, or, if X[0, 0] is negative, by the squared distance
+    from the diagonal. The diagonal has the sums of the magnitudes of its rows, with the signs of X. Tiny sums become
+    1 + |X[i, i]|.
     """
     at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
@@ -216,7 +258,9 @@ ORDINARY = {
     "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # KernelBench's own distribution
     "normal": lambda draw, shape, *_: draw.normal(*shape),
     # One of A and B has one sign, the other has both signs; draws take turns
-    "mixed": lambda draw, shape, second, _: 2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape),
+    "mixed": lambda draw, shape, second, _: (
+        2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape)
+    ),
 }
 WIDE = {  # needs the exponents of float32, which bfloat16 has as well; not for float16
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
@@ -228,22 +272,29 @@ WIDE = {  # needs the exponents of float32, which bfloat16 has as well; not for 
     "one tiny entry": partial(Draw.single, value=1e-30),
 }
 EXTREME = {  # near the ends of the range of float32; for no other type
-    "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),  # |A||B| stays below the largest number
+    # |A||B| stays below the largest number.
+    "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),
     "about 1e18 and 1e-20": partial(Draw.about, scales=(1e18, 1e-20)),
     "about 1e-20": partial(Draw.about, scales=(1e-20, 1e-20)),
     "denormals and 1e10": partial(Draw.about, scales=(1e-39, 1e10)),
 }
 SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements or one row or column differ
-    "uniform, large entries": lambda draw, n, *_: draw.uniform(*n).where(draw.uniform(*n) * math.prod(n) > 16, 128 * draw.uniform(*n) - 64),
+    "uniform, large entries": lambda draw, n, *_: draw.uniform(*n).where(
+        draw.uniform(*n) * math.prod(n) > 16, 128 * draw.uniform(*n) - 64
+    ),
     "uniform, one small line": Draw.apart,
 }
 HARD = {
     "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
-    "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),  # either A or B is zero, with zeros of both signs
-    "identity": lambda draw, shape, second, dtype: 1e-3 * draw.normal(*shape) if second == draw.odd else draw.identity(shape),
+    # Either A or B is zero, and its zeros have both signs.
+    "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),
+    "identity": lambda draw, shape, second, dtype: (
+        1e-3 * draw.normal(*shape) if second == draw.odd else draw.identity(shape)
+    ),
     "elimination": Draw.elimination,
-    "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as factors of LU with pivoting
+    # LU with pivoting has such factors.
+    "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),
     "Cholesky, near singular": Draw.cholesky,
     **SEEMINGLY_UNIFORM,
     "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
@@ -265,8 +316,10 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
 
     Other kinds may also be the same for all of a batch, if `way` is not 0.
     """
-    sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # narrow for float16, so that no sum of a large product overflows
-    scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 7 or kind == 4 and way > 1 else (*shape[:-1], 1)))
+    # The span is narrow for float16, so that no sum of a large product overflows.
+    sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8
+    varies_by_column = kind == 7 or kind == 4 and way > 1
+    scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if varies_by_column else (*shape[:-1], 1)))
     if kind in (2, 3, 4):
         one = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:
@@ -296,8 +349,11 @@ def inputs_of(name, draw, dtype, *shapes):
 
 
 def slices(X, along, bits):
-    """Yields float64 parts whose sum is X (float64). In each line of a part `along` a dimension, all elements are multiples of
-    one unit. The unit is 2^-bits times the next power of two above the line's largest element."""
+    """Yields float64 parts whose sum is X (float64).
+
+    In each line of a part `along` a dimension, all elements are multiples of one unit. The unit is 2^-bits times the
+    next power of two above the line's largest element.
+    """
     rest = X.clone()
     while bool(rest.any()):
         largest = rest.abs().amax(along, keepdim=True)
@@ -308,11 +364,14 @@ def slices(X, along, bits):
 
 
 def exact_product(X, Y):
-    """Returns (high, low, |X||Y|) in float64, where X @ Y is high + low. If X and Y are not float64, `low` is zero, because
-    their product in float64 is exact enough."""
+    """Returns (high, low, |X||Y|) in float64, where X @ Y is high + low.
+
+    If X and Y are not float64, `low` is zero, because their product in float64 is exact enough.
+    """
     x, y = X.double(), Y.double()
     high, low = x.new_zeros(*X.shape[:-1], Y.shape[-1]) if X.dtype == torch.float64 else x @ y, x.new_zeros(1, 1)
-    # A sum of n products of b-bit numbers is exact in float64 if 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
+    # A sum of n products of b-bit numbers is exact in float64 if 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms
+    # 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     for a, b in product(slices(x, -1, bits), slices(y, -2, bits)) if X.dtype == torch.float64 else ():
         part = a @ b
@@ -325,8 +384,11 @@ def exact_product(X, Y):
 
 
 def inverse_of(L, G):
-    """Returns (high, low, magnitude) of C = L^-1, as exact_product does. The magnitude is |C||L||C|, which bounds the error of
-    substitution. If G is given, the three are of the gradient dL = -C^T G C^T, computed in float64."""
+    """Returns (high, low, magnitude) of C = L^-1, as exact_product does.
+
+    The magnitude is |C||L||C|, which bounds the error of substitution. If G is given, the three are of the gradient
+    dL = -C^T G C^T, computed in float64.
+    """
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
     off, low = C.abs() @ (wide.abs() @ C.abs()), C.new_zeros(1, 1)
@@ -340,10 +402,13 @@ def inverse_of(L, G):
 
 
 def may_underflow(X, Y):
-    """Returns a float64 matrix with 1.0 for each element of X @ Y that has a product below the smallest normal float32. The
-    limit is met within a factor of 4. All other elements are 0.0."""
-    # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
-    x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))  # the exponents; that of a zero is beyond all others
+    """Marks the elements of X @ Y that have a term below the smallest normal float32.
+
+    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. The limit is met within a factor of 4.
+    """
+    # Let x lie between 2^(e_x - 1) and 2^e_x, and y likewise. The product is then at least 2^(e_x + e_y - 2). The
+    # smallest normal number is 2^-126. Below, x and y are the exponents, and the exponent of a zero exceeds all others.
+    x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     for e in torch.unique(x[x < -124 - y.min()]).tolist():
         hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
@@ -351,8 +416,11 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """Returns two componentwise errors. The first is one that a solution may always have. The second is the largest that an
-    inaccurate reference can excuse. docs/judge.md derives both."""
+    """Returns two componentwise errors.
+
+    The first is one that a solution may always have. The second is the largest that an inaccurate reference can
+    excuse. docs/judge.md derives both.
+    """
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
@@ -366,21 +434,26 @@ def allowed(dtype, terms, tf32=False, inverse=False):
 def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False):
     """Returns the error that each element of a result may have relative to `exact`, the result in float64.
 
-    It is the first error of `allowed` times |X||Y|, and one rounding of a 16-bit result. For a product in float64 `exact` is
-    such a sum itself. The bound is then what two sums in any order may lose.
+    It is the first error of `allowed` times |X||Y|, and one rounding of a 16-bit result. For a product in float64
+    `exact` is such a sum itself. The bound is then what two sums in any order may lose.
     """
     info = torch.finfo(dtype)
     if dtype == torch.float64 and not inverse:
         return (terms + 1) * info.eps * magnitude
     bound = allowed(dtype, terms, tf32, inverse)[0] * magnitude
-    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if dtype.itemsize == 2 else bound
+    if dtype.itemsize == 2:
+        bound = bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2)
+    return bound
 
 
 class Truth:
-    """The exact result keep(X @ Y) of a call, and the error that each element may have. Its tensors are float64 (m, n).
+    """The exact result keep(X @ Y) of a call, and the error that each element may have.
 
-    `exact` says that every term and every sum is representable, and `tf32` that torch allows TF32. If `inverse` is True, the
-    result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Problem.roundings for a gradient.
+    Its tensors are float64 (m, n).
+
+    `exact` says that every term and every sum is representable, and `tf32` that torch allows TF32. If `inverse` is
+    True, the result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Problem.roundings for a
+    gradient.
     """
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=None):
@@ -390,24 +463,29 @@ class Truth:
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += (roundings or 0.0) * half_a_unit
         self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
-        # An absolute error is forgiven. A 16-bit result is rounded by at least half the spacing of denormal numbers. A float32
-        # sum loses what underflows.
+        # An absolute error is forgiven. A 16-bit result is rounded by at least half the spacing of denormal numbers.
+        # A float32 sum loses what underflows.
         forgiven = (self.high.abs() * half_a_unit).clamp_min_(info.smallest_normal * half_a_unit)
         if exact:  # the only error is one rounding to the result's dtype
             self.high, forgiven = self.high.to(X.dtype).double(), 0.0
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
             forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        # No gradient is needed where keep() has zeros. It may have any value there up to the largest possible partial sum.
+        # No gradient is needed where keep() has zeros. It may have any value there up to the largest possible partial
+        # sum.
         masked, most = keep(torch.ones_like(self.high)) == 0, 0.0
         if roundings is not None:
             most = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
         self.high, self.low = keep(self.high), keep(self.low)
         self.forgiven, self.magnitude = (torch.where(masked, most, Z) for Z in (forgiven, self.magnitude))
-        self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
+        # A partial sum may overflow: the element is not judged.
+        self.magnitude[~(self.magnitude <= info.max)] = math.inf
 
     def plus(self, other):
-        """Turns this Truth into that of the sum of two rounded results, and returns it. The sum is rounded once more."""
+        """Turns this Truth into that of the sum of two rounded results, and returns it.
+
+        The sum is rounded once more.
+        """
         self.high, self.low = self.high + other.high, self.low + other.low
         self.magnitude = self.magnitude + other.magnitude
         self.forgiven = self.forgiven + other.forgiven + self.high.abs() * self.unit
@@ -415,7 +493,10 @@ class Truth:
         return self
 
     def errors(self, C):
-        """Returns the componentwise error of each element of C. It is Inf if the element is NaN or Inf and should not be."""
+        """Returns the componentwise error of each element of C.
+
+        It is Inf if the element is NaN or Inf and should not be.
+        """
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         # 0 / 0 is no error, and an element that is not judged has no error either.
@@ -461,14 +542,22 @@ def spread(samples):
 
 
 def undisturbed(times):
-    """Returns the time of a call, in microseconds, that other processes do not disturb. It is the median, unless the times lie
-    far apart. Then it is the 10th percentile or the minimum."""
-    far = [times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]]
+    """Returns the time of a call, in microseconds, that other processes do not disturb.
+
+    It is the median, unless the times lie far apart. Then it is the 10th percentile or the minimum.
+    """
+    far = [
+        times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]
+    ]
     return min(far, default=times["median_us"])
 
 
 def duration(us):
-    return f"{us:.1f} us" if us < 100 else f"{us:.0f} us" if us < 1000 else f"{us / 1e3:.2f} ms" if us < 1e5 else f"{us / 1e6:.2f} s"
+    if us < 100:
+        return f"{us:.1f} us"
+    if us < 1000:
+        return f"{us:.0f} us"
+    return f"{us / 1e3:.2f} ms" if us < 1e5 else f"{us / 1e6:.2f} s"
 
 
 class Moment:

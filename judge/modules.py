@@ -183,7 +183,9 @@ def gradients(results, cotangents, wanted):
 
     The gradient is zero if no result depends on the tensor.
     """
-    recorded = [(result, cotangent) for result, cotangent in zip(results, cotangents, strict=True) if result.requires_grad]
+    recorded = [
+        (result, cotangent) for result, cotangent in zip(results, cotangents, strict=True) if result.requires_grad
+    ]
     if not recorded or not wanted:
         return [torch.zeros_like(X) for X in wanted]
     outputs, given = zip(*recorded, strict=True)
@@ -228,7 +230,9 @@ class Runner:
 
     def gradients(self, skeleton, tensors, seed):
         """Returns the result, and the gradients of inputs and parameters by name."""
-        leaves = [X.detach().requires_grad_(X.is_floating_point()) for X in (widened(tensors) if self.wide else tensors)]
+        leaves = [
+            X.detach().requires_grad_(X.is_floating_point()) for X in (widened(tensors) if self.wide else tensors)
+        ]
         named = dict(self.model.named_parameters()) if isinstance(self.model, torch.nn.Module) else {}
         wanted = {f"d input {n}": X for n, X in enumerate(leaves) if X.requires_grad}
         wanted |= {f"d {name}": X for name, X in named.items() if X.requires_grad}

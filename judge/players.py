@@ -2,15 +2,17 @@
 
 A player constructs the module, calls it, and splits its results into tensors. A player has these members.
 
-    construct(make, arguments, seed, state)   Makes the module. `state` has the tensors of the reference's module, or is None.
-    prepare(calls, operand, timed, training,  Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
-            inference)
-    call(number)                              Makes one call and returns its answer. The judge may time it.
-    parts(number, answer)                     Returns the outline of an answer and its tensors by name. Each may be None.
-    state()                                   Returns the tensors of the module's state_dict by name, or an empty dict.
-    settle()                                  Resets what the player itself has set, before settings are compared.
-    has_gradients                             Tells whether the last call leaves gradients enabled.
-    seeds_itself                              Tells whether the player seeds the calls.
+    construct(make, arguments, seed, state)
+                      Makes the module. `state` has the tensors of the reference's module, or is None.
+    prepare(calls, operand, timed, training, inference)
+                      Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
+    call(number)      Makes one call and returns its answer. The judge may time it.
+    parts(number, answer)
+                      Returns the outline of an answer and its tensors by name. Each may be None.
+    state()           Returns the tensors of the module's state_dict by name, or an empty dict.
+    settle()          Resets what the player itself has set, before settings are compared.
+    has_gradients     Tells whether the last call leaves gradients enabled.
+    seeds_itself      Tells whether the player seeds the calls.
 
 Call.describe() of judge/problems.py makes the descriptions.
 """
@@ -54,8 +56,12 @@ class ProductPlayer:
             self.model.train(training)
         for call in calls:
             asks_for_all = call["mode"] == "gradients"
-            leaves = [n < len(self.names) - 1 and bool(asks_for_all or call["other"] >> n & 1) for n in range(len(call["inputs"]))]
-            self.operands.append([operand(is_leaf, *place) for place, is_leaf in zip(call["inputs"], leaves, strict=True)])
+            operands = []
+            for n, place in enumerate(call["inputs"]):
+                is_operand = n < len(self.names) - 1  # the others are dC
+                is_leaf = is_operand and bool(asks_for_all or call["other"] >> n & 1)
+                operands.append(operand(is_leaf, *place))
+            self.operands.append(operands)
 
     def call(self, number):
         call, operands = self.calls[number], self.operands[number]
@@ -169,8 +175,11 @@ class AnyPlayer:
         """Returns what the judge has to know of the reference's first call. Sizes are in bytes."""
         call, tensors = self.calls[0], self.operands[0]
         asked = call["skeleton"], tensors, call["seed"]
-        told = {"draws": self.runner.draws(*asked), "remembers": self.runner.remembers(*asked)}
-        return told | {"bytes": self.runner.influence(*asked), "state_bytes": sum(X.nbytes for X in state_of(self.runner.model).values())}
+        return {
+            "draws": self.runner.draws(*asked),
+            "remembers": self.runner.remembers(*asked),
+            "bytes": self.runner.influence(*asked),
+        }
 
 
 PLAYERS = {"product": ProductPlayer, "any": AnyPlayer}

@@ -110,7 +110,9 @@ class ProductCall(Call):
             self.factors[1] = self.factors[0]
         different = self.operands[:1] if alias == "tensor" else self.operands  # one tensor has one gradient
         shapes = [self.result, *different] if mode == "gradients" else [self.result]
-        self.expected = [[name, name_of(self.dtype), list(shape)] for name, shape in zip(problem.results, shapes, strict=False)]
+        self.expected = [
+            [name, name_of(self.dtype), list(shape)] for name, shape in zip(problem.results, shapes, strict=False)
+        ]
         self.input_names = problem.names + "G"
         self.nbytes = room(self.dtype, *self.operands, *self.gradient)  # the bytes that the inputs occupy in a slab
 
@@ -124,7 +126,9 @@ class ProductCall(Call):
         given = [X.to(self.dtype).contiguous() for X in made]
         if self.alias:
             given = [given[1]] * 2  # the part of B that is read includes the part of A that is read
-        return given + [measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient]
+        return given + [
+            measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient
+        ]
 
     def given(self, is_reference):
         """Returns the inputs that the judge writes into shared memory.
@@ -154,7 +158,9 @@ class AnyCall(Call):
     def __init__(self, run, name, mode="forward", evaluates=False):
         self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
         # The solution gets only the last two seeds. With the first two, it could compute before its clock runs.
-        self.input_seed, self.change_seed, self.seed, self.cotangent_seed = (run.random.getrandbits(63) for _ in range(4))
+        self.input_seed, self.change_seed, self.seed, self.cotangent_seed = (
+            run.random.getrandbits(63) for _ in range(4)
+        )
         self.is_optional = name in generic.VARIANTS
         self.constructor, self.is_exact, self.expected = run.problem.constructor, False, None
         self.truth = None  # a pair: the reference's results in its own dtypes and in float64
@@ -212,7 +218,10 @@ class Products:
     """Defines a problem of judge/measures.py: a product or the inverse."""
 
     measures_first = False
-    foreign_options = {"set": "--size is accepted", "gradients": "they are judged anyhow, unless --forward-only is given"}
+    foreign_options = {
+        "set": "--size is accepted",
+        "gradients": "they are judged anyhow, unless --forward-only is given",
+    }
     input_order = list(DISTRIBUTIONS)  # the order of rows in the table
 
     def __init__(self, run, product):
@@ -242,7 +251,8 @@ class Products:
         number = f" (KernelBench level 1, problem {self.product.number})" if self.product.number else ""
         sides = "batch x N" if self.product.inverse else "N" if self.product.square else "K x M x N"
         allowed = ", TF32 allowed" if self.run.tf32 else ""
-        return f"{self.product.formula}{number}, {self.run.options.dtype}{allowed}, {sides} = {self.label}{self.expected}"
+        formula, dtype = self.product.formula, self.run.options.dtype
+        return f"{formula}{number}, {dtype}{allowed}, {sides} = {self.label}{self.expected}"
 
     def classes(self, who):
         name = {"reference": "Model", "solution": "ModelNew"}[who]
@@ -255,7 +265,8 @@ class Products:
 
     @property
     def footnote(self):
-        return f"errors: |C - truth| / {self.product.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding"
+        told = f"errors: |C - truth| / {self.product.measure} of the call nearest to its bound"
+        return f"{told}; of 16-bit types, beyond their rounding"
 
     @property
     def player(self):
@@ -274,7 +285,8 @@ class Products:
     def bytes_moved(self, sample, results):
         """Returns the bytes that a timed call has to move. A triangular input counts half."""
         read = zip(sample.inputs, self.product.keeps, strict=False)
-        return sum(X.nbytes for X in results.values()) + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)
+        written = sum(X.nbytes for X in results.values())
+        return written + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)
 
     # ---- Choice of calls. ----
 
@@ -295,7 +307,9 @@ class Products:
         """Constructs the solution's module if the solution runs, else the reference's. Both get the same arguments."""
         run = self.run
         if run.solution:
-            told = run.solution.ask("construct", run.reference_limit, seed=run.seed_of_constructors, skeleton=self.arguments)
+            told = run.solution.ask(
+                "construct", run.reference_limit, seed=run.seed_of_constructors, skeleton=self.arguments
+            )
             run.solution.examine_settings(told)
         else:
             told = run.reference.ask("construct", run.reference_limit, seed=run.seed_of_constructors)
@@ -344,14 +358,17 @@ class Products:
         sizes = [dims for _ in range(2 if cuda else 1) for dims in measures.dims_of(measures.some_sizes, *drawn)]
         calls = [self.call(run.random.choice(kinds), dims) for dims in sizes]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
-        calls += [self.call(run.random.choice(("normal", *hard)), dims) for dims in measures.some_batches(4 * many, *drawn)]
+        calls += [
+            self.call(run.random.choice(("normal", *hard)), dims) for dims in measures.some_batches(4 * many, *drawn)
+        ]
         # Hard inputs have several sizes, because a fast path may begin at any size. Each kind occurs at sizes up to
         # --size, and some kinds occur at larger sizes.
         near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else ()) for name in hard]
         near += [self.call(name, self.between(100, size)) for name in hard]
         again = [call for call in calls if max(call.dims) <= size] + run.random.sample(near, 7)
         calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in hard if batches]
-        calls += [self.call(name, self.dims) for name in (hard[::-1] if size <= all_hard["forward"] else self.some_hard(9))]
+        at_once = hard[::-1] if size <= all_hard["forward"] else self.some_hard(9)
+        calls += [self.call(name, self.dims) for name in at_once]
         larger = [self.product.headline(run.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
         calls += [self.call(run.random.choice(hard), dims) for dims in larger]
         if run.gradients:
@@ -359,7 +376,8 @@ class Products:
             sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]
             about = measures.sizes_about_multiples
             dims = [d for most in sizes for d in measures.dims_of(about, run.random, self.product, most)]
-            dims += measures.dims_of(measures.some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
+            dims += measures.dims_of(measures.some_sizes, *drawn)[:: 1 if cuda else 2]
+            dims += [self.dims] * (4 if cuda else 2)
             dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             # With these calls and the hard calls below, each pair of GRADIENTS is used.
@@ -368,7 +386,9 @@ class Products:
             again += [call for call in made if max(call.dims) <= size][::3]
             # In these two calls, dC is as for C.sum() and for -C.sum().
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
-            again += [self.call("normal", each, "gradients", kind=8) for each in measures.some_batches(3 * many, *drawn)]
+            again += [
+                self.call("normal", each, "gradients", kind=8) for each in measures.some_batches(3 * many, *drawn)
+            ]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
             calls += [self.call(name, self.between(20, size), "gradients") for name in hard]
             at_once = hard if size <= all_hard["gradients"] else self.some_hard(1)
@@ -429,7 +449,11 @@ class Products:
         random, kinds = self.run.random, (1, 5, 6, 0) if is_decoy else (0,)
         names = ["uniform"] * number
         if is_decoy:
-            names = [*measures.SEEMINGLY_UNIFORM, *random.choices([*ORDINARY, *self.hard], k=6), *random.choices([*ORDINARY], k=number)]
+            names = [
+                *measures.SEEMINGLY_UNIFORM,
+                *random.choices([*ORDINARY, *self.hard], k=6),
+                *random.choices([*ORDINARY], k=number),
+            ]
         names = random.sample(names[:number], number)
         return [self.call(name, self.dims, mode, kinds[n % len(kinds)]) for n, name in enumerate(names)]
 
@@ -448,8 +472,8 @@ class Products:
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
         if call.name in ORDINARY and reference_error > truth.most:
-            does = f"it does not compute {self.product.formula} in {self.run.options.dtype}, or is made to use TF32 (--tf32)"
-            return f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: {does}"
+            told = f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: it does not compute"
+            return f"{told} {self.product.formula} in {self.run.options.dtype}, or is made to use TF32 (--tf32)"
         return ""
 
     def reconsider(self, call, name, truth, found, bound, worst):
@@ -459,8 +483,8 @@ class Products:
         error, at = worst
         errors = truth.errors(found)
         return (
-            f"worst element {name}{measures.located(found, at)}{unwritten(found[at])}, exact {float(truth.high[at]):.9g},"
-            f" reference {float(reference[at]):.9g}; its error is {error:.2e} of"
+            f"worst element {name}{measures.located(found, at)}{unwritten(found[at])},"
+            f" exact {float(truth.high[at]):.9g}, reference {float(reference[at]):.9g}; its error is {error:.2e} of"
             f" {self.product.measure}{measures.located(truth.magnitude, at)}, allowed {bound:.2e};"
             f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
         )
@@ -509,13 +533,16 @@ class Products:
         at_headline = [row for row in rows if row["size"] == self.label]
         right_there = bool(at_headline) and not any(row["detail"] for row in at_headline)
         if raises and (of_a_size or right_there) and not options.one_size:
-            hints.append(f"other sizes are asked for than --size, and --size {options.size} --one-size judges that one alone")
+            hints.append(
+                f"other sizes are asked for than --size, and --size {options.size} --one-size judges that one alone"
+            )
         return "; ".join(hints)
 
     def finish(self, made):
         if not made:
             raise CannotRun("no call was made twice")
-        self.run.report.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
+        told = f"{made} calls were made twice, among the others"
+        self.run.report.check("the same bits for the same inputs", "ok", told)
 
 
 # ==== 3. Any problem ====
@@ -525,16 +552,22 @@ class Anything:
     """Defines a problem by a reference file in KernelBench's form."""
 
     measures_first = True
-    foreign_options = {"size": "--set changes the constants of the reference's file", "dtype": "the reference's file has its own"}
+    foreign_options = {
+        "size": "--set changes the constants of the reference's file",
+        "dtype": "the reference's file has its own",
+    }
     foreign_options["one_size"] = foreign_options["size"]
-    foreign_options |= {"batches": "the reference's file has its own shapes", "forward_only": "gradients are judged with --gradients alone"}
+    foreign_options |= {
+        "batches": "the reference's file has its own shapes",
+        "forward_only": "gradients are judged with --gradients alone",
+    }
     input_order = [f"{name}{mode}" for mode in ("", ", eval") for name in ("drawn", *generic.VARIANTS)]
 
     SEEDS = 3  # the number of seeds with which modules are constructed
     PERTURBATIONS = 8
 
     def __init__(self, run):
-        self.run, self.label, self.nbytes, self.number_of_bytes = run, "", 0, 0
+        self.run, self.label, self.nbytes = run, "", 0
         self.constructor = None  # the seed of the present modules
         self.has_solution = False  # whether the solution has been constructed
         self.fits = False  # whether the solution's parameters have the reference's names
@@ -563,7 +596,8 @@ class Anything:
 
     @property
     def footnote(self):
-        return "errors: |result - truth| / (1 + |truth|) of the call nearest to what is allowed; truth is the reference in float64"
+        told = "errors: |result - truth| / (1 + |truth|) of the call nearest to what is allowed"
+        return f"{told}; truth is the reference in float64"
 
     @property
     def player(self):
@@ -788,10 +822,13 @@ class Anything:
     def explain(self, name, truth, found, reference, worst, bound):
         error, at = worst
         found, reference = (generic.real(X).flatten()[at] for X in (found, reference))
-        rule = f"{generic.MULTIPLE} times the reference's own error" if bound > truth.least else "KernelBench's tolerance"
+        rule = (
+            f"{generic.MULTIPLE} times the reference's own error" if bound > truth.least else "KernelBench's tolerance"
+        )
         rule = "whole numbers and truth values have to agree" if truth.is_exact else f"allowed {bound:.1e}, {rule}"
-        told = f"worst element {name}{truth.position(at)} = {float(found):.9g}{unwritten(found)}, exact {float(truth.high[at]):.9g}"
-        return f"{told}, reference {float(reference):.9g}; its error is {error:.2e}, {rule}"
+        told = f"worst element {name}{truth.position(at)} = {float(found):.9g}{unwritten(found)}"
+        told += f", exact {float(truth.high[at]):.9g}, reference {float(reference):.9g}"
+        return f"{told}; its error is {error:.2e}, {rule}"
 
     def criterion(self, call, results, reference):
         return None
@@ -803,7 +840,9 @@ class Anything:
     # ---- Help for the author of a file that fails. ----
 
     def simplicity(self, row):
-        return ", eval" in row["input"] or ", gradients" in row["input"], self.input_order.index(row["input"].removesuffix(", gradients"))
+        name = row["input"]
+        is_special = ", eval" in name or ", gradients" in name
+        return is_special, self.input_order.index(name.removesuffix(", gradients"))
 
     def simple_calls(self, row):
         """Returns no calls, because the simplest ones, with the file's own inputs, have been judged."""
@@ -827,7 +866,8 @@ class Anything:
         """Adds notes on further findings to the report."""
         run = self.run
         if self.has_other_bits:
-            run.report.check("the same bits for the same inputs", "note", "not always, but each result was within what is allowed")
+            told = "not always, but each result was within what is allowed"
+            run.report.check("the same bits for the same inputs", "note", told)
         if self.unused:
             reasons = {why: [name for name, each in self.unused.items() if each == why] for why in self.unused.values()}
             told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
@@ -835,14 +875,13 @@ class Anything:
         if self.without_truth:
             run.report.check("truth", "note", "the reference does not run in float64: its own results are the truth")
         if self.always_the_same:
-            run.report.check(
-                "inputs", "note", "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
-            )
+            told = "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
+            run.report.check("inputs", "note", told)
         if self.tied:
-            run.report.check("ties", "note", f"{self.tied} elements differ where roundings of the inputs would change the result as well")
-        run.report.check(
-            "not promised", "note", "other shapes than the file's, other values than those drawn, more digits than the tolerance"
-        )
+            told = f"{self.tied} elements differ where roundings of the inputs would change the result as well"
+            run.report.check("ties", "note", told)
+        told = "other shapes than the file's, other values than those drawn, more digits than the tolerance"
+        run.report.check("not promised", "note", told)
 
 
 PROBLEMS = {name: functools.partial(Products, product=product) for name, product in measures.PROBLEMS.items()}

@@ -1,4 +1,7 @@
-"""What a process has set for all of its code: global settings of torch and of Python. The child compares them around what it runs."""
+"""What a process has set for all of its code: global settings of torch and of Python.
+
+The child compares them around what it runs.
+"""
 
 import gc
 import os
@@ -52,7 +55,10 @@ def umask():
 
 
 def settings(cuda):
-    """The settings by name. What only tunes speed, warnings and where modules are found are left out: honest files set them."""
+    """The settings by name.
+
+    What only tunes speed, warnings and where modules are found are left out: honest files set them.
+    """
     found = {
         "torch.set_grad_enabled": torch.is_grad_enabled(),
         "torch.inference_mode": torch.is_inference_mode_enabled(),
@@ -66,7 +72,8 @@ def settings(cuda):
         "torch.set_num_threads": torch.get_num_threads(),
         "torch.manual_seed": torch.initial_seed(),
         "torch.autocast": [
-            (device, read(torch.is_autocast_enabled, device), read(torch.get_autocast_dtype, device)) for device in ("cpu", "cuda")
+            (device, read(torch.is_autocast_enabled, device), read(torch.get_autocast_dtype, device))
+            for device in ("cpu", "cuda")
         ],
         "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled(),
         "precision of products": products(),
@@ -94,7 +101,9 @@ def changes(before, after):
     for name, old in before.items():
         new = after[name]
         if isinstance(old, dict):
-            told += changes({f"{name}, {key}": value for key, value in old.items()}, {f"{name}, {key}": new.get(key) for key in old})
+            told += changes(
+                {f"{name}, {key}": value for key, value in old.items()}, {f"{name}, {key}": new.get(key) for key in old}
+            )
         elif old != new:
             told.append(f"{name} (was {old}, is {new})")
     return told

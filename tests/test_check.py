@@ -914,6 +914,12 @@ def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
     assert kept["ratio"] == kept["timings"]["forward"]["ratio"]
 
 
+@pytest.mark.parametrize("path", [Path(check.__file__), *sorted(Path(guard.__file__).parent.glob("*.py"))], ids=lambda path: path.name)
+def test_lines_of_the_judge_have_at_most_120_columns(path):
+    """The formatter allows check.py as many as the rest of the repository has."""
+    assert [(number, line) for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120] == []
+
+
 # ---- What the kernel keeps the solution from. ------------------------------------------------------------------------
 
 
