@@ -612,7 +612,8 @@ class Contender(contextlib.ExitStack):
         spec = {"channel": other.fileno(), "guard": [os.getpid(), others, tempfile.mkdtemp(dir=folder), builds]}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([] if slab.gpu else [slab.place])
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": passed}
+        self.process = subprocess.Popen(command, **streams, start_new_session=True)
         self.callback(self.wait, LOADING)  # a driver may delay the end of the process
         self.callback(self.send, signal.SIGKILL)
         if warden:
@@ -718,9 +719,15 @@ class Contender(contextlib.ExitStack):
                     code = self.wait(5)
                     self.relay()  # passes on what the child printed before it ended
                     if code == -signal.SIGKILL and kills_for_memory() > self.killed_before:
-                        raise CannotRun(f"the system had no memory left and ended the {self.who}'s process while {doing}")
-                    end = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
-                    raise self.fault(f"'s process {'closes its channel' if code is None else end} while {doing}")
+                        told = f"ended the {self.who}'s process while {doing}"
+                        raise CannotRun(f"the system had no memory left and {told}")
+                    if code is None:
+                        end = "closes its channel"
+                    elif code < 0:
+                        end = f"is killed by signal {-code}, {signal.strsignal(-code)}"
+                    else:
+                        end = f"ends with status {code}"
+                    raise self.fault(f"'s process {end} while {doing}")
                 if not piece:
                     self.relay()
         except (ValueError, TypeError, RecursionError):
@@ -733,7 +740,8 @@ class Contender(contextlib.ExitStack):
             self.stop()
         if "raises" in answer:
             if answer.get("exhausted"):
-                raise CannotRun(f"the {self.who}'s process lacks memory or another resource: {printable(answer['raises'])}")
+                told = printable(answer["raises"])
+                raise CannotRun(f"the {self.who}'s process lacks memory or another resource: {told}")
             if self.judged and do == "load" and answer.get("missing"):
                 raise cannot_be_judged(self.path, answer["missing"], answer["raises"])
             raise self.fault(f" raises {printable(answer['raises'])}")
