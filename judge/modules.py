@@ -18,7 +18,7 @@ LITERAL = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.operat
 
 
 def assigned(text):
-    """Yields the name, the expression and the statement of each top-level assignment whose expression has only literals.
+    """Yields the name, expression and statement of each top-level assignment whose expression has only literals.
 
     An assignment may have several names, as in rows, columns = 3, 4 and in rows = columns = 3.
     """
