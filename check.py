@@ -20,7 +20,6 @@ import argparse
 import ast
 import contextlib
 import ctypes
-import errno
 import fcntl
 import functools
 import hashlib
@@ -34,7 +33,6 @@ import re
 import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -54,11 +52,11 @@ if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
     print(f"check.py: the folder judge/ is missing in {HERE}; copy it there too, check.py needs it", file=sys.stderr)
     sys.exit(2)
 
-from judge.guard import LEFT_OPEN, LIBC, folder_of_builds, guard, stop_thread  # noqa: E402
+from judge.sandbox import EXHAUSTED, LEFT_OPEN, Sandbox  # noqa: E402
 
 # A child drops the rights that no solution needs. It does so before it imports torch, while it has a single thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
-GUARD = guard(*CHILD["guard"]) if CHILD else {}
+GUARD = Sandbox.enter(CHILD["sandbox"]) if CHILD else {}
 
 # Two warnings of torch are silenced: NumPy is not needed, and Child.prepare() asks for deterministic algorithms.
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")
@@ -186,9 +184,6 @@ def describe(error):
     if isinstance(error, PermissionError):
         told += "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone"
     return told + (f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else "")
-
-
-EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
 
 
 def is_exhausted(error, cuda):
@@ -340,8 +335,7 @@ class Child:
         before = settings(self.cuda)
         self.execute(path, text)
         if self.is_reference:
-            # PR_SET_DUMPABLE = 0: the judge has already opened this process's memory, and no other process may open it.
-            LIBC.prctl(4, 0, 0, 0, 0)
+            Sandbox.close_memory()  # the judge has already opened this process's memory, and nobody else may open it
         found = next((name for name in classes if name in vars(self.module)), None)
         self.make = vars(self.module).get(found)
         return {"class": found, "changed": changes(before, settings(self.cuda))}
@@ -522,7 +516,8 @@ def serve(channel):
                 print(json.dumps(getattr(child, request.pop("do"))(**request)), file=done, flush=True)
                 torch.get_device_module(child.device).synchronize(child.device)
                 # Flushing makes the output that was printed so far part of this request.
-                print(end="", flush=True), LIBC.fflush(None)
+                print(end="", flush=True)
+                ctypes.CDLL(None).fflush(None)
             except BaseException as error:  # this includes SystemExit
                 told = {"raises": describe(error), "missing": what_is_missing(error, child.device)}
                 told["exhausted"] = is_exhausted(error, child.cuda)
@@ -536,7 +531,7 @@ ANSWER_BYTES = 16 << 20  # the largest size of one answer, in bytes
 RELAYED_LINES = 200  # the most lines of a child's output that the judge passes on
 STARTING = 300.0  # the time limit in seconds for a child to start, mostly for `import torch`
 LOADING = 10  # the time limit for loading a file, as a multiple of --timeout, since a file may compile code
-STOPPING = 20.0  # the time limit in seconds for stopping a child; one of two busy cores has taken 5 s
+QUIETING = 20.0  # the time limit in seconds for a GPU to become idle
 DOING = {
     "start": "it starts",
     "expose": "it loads the reference",
@@ -565,30 +560,6 @@ def cannot_be_judged(path, missing, error):
     return CannotRun(f"--solution {name}: {told}")
 
 
-def halts(number, thread):
-    """Tells whether a thread is stopped, or will stop before it runs again.
-
-    A thread that sleeps in the kernel, as in vfork, gets a SIGSTOP of its own, which takes effect when the thread
-    wakes. The SIGSTOP of the process group is not enough, because another thread may receive it.
-    """
-    state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
-    return state in b"TZX" or state == b"D" and stop_thread(number, int(thread.name))
-
-
-def kills_for_memory():
-    """Returns how many processes the system has killed since boot because memory had run out."""
-    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/vmstat") as counters:
-        return int(next(line for line in counters if line.startswith("oom_kill ")).split()[1])
-    return 0
-
-
-def schedule_of(thread):
-    """Returns the processors on which a thread may run, its nice value and its scheduling policy."""
-    with contextlib.suppress(OSError):  # the error means that the thread has ended
-        affinity = sorted(os.sched_getaffinity(thread))
-        return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
-
-
 def keep_within(ends_by):
     """Ends a run that takes too long. `ends_by` is a time of time.perf_counter()."""
     if time.perf_counter() > ends_by:
@@ -601,82 +572,28 @@ class Contender(contextlib.ExitStack):
     The child is a process group of its own. It is stopped except while it answers a request.
     """
 
-    ends_by = math.inf  # the time of time.perf_counter() at which the whole run has to end
-
-    def __init__(self, who, path, slab, others=(), warden=None, folder=None, builds=None, ends_by=math.inf):
+    def __init__(self, who, path, slab, sandbox, text="", ends_by=math.inf):
+        """Starts the child. `ends_by` is the time of time.perf_counter() at which the whole run has to end."""
         super().__init__()
-        self.ends_by, self.schedules, self.killed_before = ends_by, {}, kills_for_memory()
-        self.who, self.path, self.slab, self.gpu, self.relayed, self.printed = who, path, slab, slab.gpu, 0, b""
+        self.who, self.path, self.slab, self.gpu, self.ends_by = who, path, slab, slab.gpu, ends_by
+        self.relayed, self.printed = 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
-        spec = {"channel": other.fileno(), "guard": [os.getpid(), others, tempfile.mkdtemp(dir=folder), builds]}
-        command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
-        passed = [other.fileno()] + ([] if slab.gpu else [slab.place])
-        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": passed}
-        self.process = subprocess.Popen(command, **streams, start_new_session=True)
-        self.callback(self.wait, LOADING)  # a driver may delay the end of the process
-        self.callback(self.send, signal.SIGKILL)
-        if warden:
-            os.write(warden, b"%d\n" % self.process.pid)
+        streams = {"stdout": out, "stderr": err, "pass_fds": [other.fileno()] + ([] if slab.gpu else [slab.place])}
+        self.process = sandbox.start(os.path.abspath(__file__), {"channel": other.fileno()}, text, **streams)
+        self.callback(self.process.end)
         other.close()  # the judge's end of the channel then reports when the child has ended
-        # The judge is not dumpable, and Popen returns before the child is dumpable again. Only root could open the
-        # child's memory until then.
-        for _ in range(int(STOPPING / 1e-3)):
-            if os.access(f"/proc/{self.process.pid}/mem", os.W_OK):
-                break
-            time.sleep(1e-3)
-        # The child has not loaded its file yet, so nothing has closed its memory to the judge.
-        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)
-        self.callback(os.close, self.memory)
-
-    def send(self, number):
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the error means that the group has no process
-            os.killpg(self.process.pid, number)
-
-    def wait(self, seconds):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.process.wait(seconds)
 
     def stop(self):
-        """Stops the child and all its descendants, and waits until they stand still.
-
-        None of these processes can undo the signal.
-        """
-        self.send(signal.SIGSTOP)
-        # The limit counts the judge's CPU time, which does not advance while the whole machine is suspended.
-        end = time.process_time() + STOPPING
-        rounds = int(STOPPING / 5e-4)  # one round takes 0.5 to 1 ms
-        while not self.stands():
-            rounds -= 1
-            if rounds < 0 or time.process_time() > end:
-                raise self.fault("'s process does not stand still when it is stopped")
-            time.sleep(4e-4)
+        """Stops the child, waits until it stands still, and passes on what it has printed."""
+        if not self.process.stop():
+            raise self.fault("'s process does not stand still when it is stopped")
         self.relay()
-
-    def stands(self):
-        """Tells whether each thread of the process group is stopped, or will stop before it runs again."""
-        # The child is checked first, because it is the process most likely to be still running.
-        for number in (own := self.process.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
-            runs = False
-            try:  # noqa: SIM105 (each request checks hundreds of processes, and suppress() takes half as long again)
-                if runs := os.getpgid(number) == own:
-                    runs = not all(halts(number, thread) for thread in Path(f"/proc/{number}/task").iterdir())
-            except OSError as error:  # a thread that ends during the check counts as one that was running
-                if error.errno in EXHAUSTED:  # the judge itself has run out of a resource
-                    raise
-            if runs:
-                return False
-        return True
 
     def examine_schedule(self):
         """Ends a run in which another process changed how the child is scheduled. Its times would prove nothing."""
-        threads = map(int, os.listdir(f"/proc/{self.process.pid}/task"))
-        for thread in threads:
-            now = schedule_of(thread)
-            before = self.schedules.setdefault(thread, now)
-            if now is not None and before is not None and now != before:
-                told = f"processors, nice value and policy were {before}, and are {now}"
-                raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {told}")
+        if told := self.process.change_of_schedule():
+            raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {told}")
 
     def fault(self, what):
         """Returns the exception for a fault of this contender.
@@ -694,7 +611,7 @@ class Contender(contextlib.ExitStack):
         """
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do not in ("start", "expose")
-        self.send(signal.SIGCONT)
+        self.process.resume()
         try:
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # a child that does not read the request will not answer it either
@@ -715,10 +632,10 @@ class Contender(contextlib.ExitStack):
                 # The answer is parsed while the child is still working, rather than after it has finished.
                 if piece.endswith(b"\n") and (answer is None or piece.strip()):
                     answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
-                if not piece and (self.channel in ready or self.process.poll() is not None):
-                    code = self.wait(5)
+                if not piece and (self.channel in ready or self.process.has_ended()):
+                    code = self.process.status(5)
                     self.relay()  # passes on what the child printed before it ended
-                    if code == -signal.SIGKILL and kills_for_memory() > self.killed_before:
+                    if self.process.was_ended_for_memory():
                         told = f"ended the {self.who}'s process while {doing}"
                         raise CannotRun(f"the system had no memory left and {told}")
                     if code is None:
@@ -733,7 +650,7 @@ class Contender(contextlib.ExitStack):
         except (ValueError, TypeError, RecursionError):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
-            self.send(signal.SIGSTOP)
+            self.process.pause()
         # On a CPU the clock runs until the whole group stands still. A child can answer from within a vfork while other
         # threads still work.
         if not self.gpu or do != "calls":
@@ -791,33 +708,30 @@ class Contender(contextlib.ExitStack):
             return
         data = bytearray(math.prod(place[0]) * X.dtype.itemsize)
         torch.frombuffer(data, dtype=X.dtype).view(place[0]).copy_(X)
-        self.move(os.pwritev, memoryview(data), where)
+        with self.in_the_childs_memory():
+            self.process.write(where, data)
 
     def input_at(self, place, told, dtype):
         """Returns an input as it is now, possibly changed by the child."""
         where = self.place_of(place, told, dtype)
         if isinstance(where, torch.Tensor):
             return where
-        data = bytearray(math.prod(place[0]) * dtype.itemsize)
-        self.move(os.preadv, memoryview(data), where)
+        with self.in_the_childs_memory():
+            data = self.process.read(where, math.prod(place[0]) * dtype.itemsize)
         return torch.frombuffer(data, dtype=dtype).view(place[0])
 
-    def move(self, how, data, address):
-        """Writes or reads the child's memory in parts of 1 GiB, which one system call can move."""
-        for n in range(0, len(data), 1 << 30):
-            part = data[n : n + (1 << 30)]
-            try:
-                moved = how(self.memory, [part], address + n)
-            except (OSError, OverflowError):
-                moved = 0
-            if moved < len(part):
-                raise self.fault("'s process has no memory where it says that an input lies")
+    @contextlib.contextmanager
+    def in_the_childs_memory(self):
+        try:
+            yield
+        except (OSError, OverflowError):
+            raise self.fault("'s process has no memory where it says that an input lies") from None
 
     def region(self, result, shape, dtype):
-        """Returns a result's memory as bytes, and a list of its parts with their addresses.
+        """Returns a result's memory as bytes, and its copy.
 
-        On a CPU, memory outside the slab is returned as a copy. A caller that changes the copy has to write the parts
-        back. In all other cases the list is empty.
+        On a CPU, memory outside the slab is copied. A caller that changes the bytes has to write the copy back. In all
+        other cases there is no copy, and it is None.
         """
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
@@ -826,15 +740,11 @@ class Contender(contextlib.ExitStack):
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
         if place == "shared":
-            return self.slab.bytes[offset : offset + size], []
+            return self.slab.bytes[offset : offset + size], None
         if self.gpu:
-            return self.gpu.open(place)[offset : offset + size], []
-        whole = memoryview(bytearray(size))
-        # One system call moves one part of 1 GiB.
-        parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]
-        if any(os.preadv(self.memory, [part], at) < len(part) for at, part in parts):
-            raise OSError("its memory ends there")
-        return torch.frombuffer(whole, dtype=torch.uint8), parts
+            return self.gpu.open(place)[offset : offset + size], None
+        copy = self.process.read(place, size)
+        return torch.frombuffer(copy, dtype=torch.uint8), copy
 
     def fetch(self, result, shape, dtype):
         """Copies a result out of the child's memory."""
@@ -848,11 +758,11 @@ class Contender(contextlib.ExitStack):
         # A result whose elements share memory is left as it is.
         if not math.prod(shape) or min(result[2], default=1) == 0:
             return
-        flat, parts = self.region(result, shape, dtype)
+        flat, copy = self.region(result, shape, dtype)
         nothing = math.nan if dtype.is_floating_point or dtype.is_complex else 1
         torch.as_strided(flat.view(dtype), shape, result[2]).fill_(nothing)
-        if any(os.pwrite(self.memory, part, at) < len(part) for at, part in parts):
-            raise OSError("a part of it is read-only")
+        if copy is not None:
+            self.process.write(result[0], copy)
 
 
 # ==== 4. The judgement: values ====
@@ -951,7 +861,7 @@ class Run:
 
         A solution that leaves work running would slow the reference down, or compute before the clock starts.
         """
-        deadline = time.perf_counter() + STOPPING
+        deadline = time.perf_counter() + QUIETING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             if time.perf_counter() > deadline:
                 raise CannotRun(f"{self.device} is at work while no call is answered: by the solution, or by others")
@@ -1525,12 +1435,12 @@ def constants_of(texts):
     return found
 
 
-def begin(run, stack, who, texts, **others):
+def begin(run, stack, who, texts, sandbox):
     """Starts a contender and makes it load its file."""
     run.report.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
-    builds = folder_of_builds(texts[who])
-    contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, builds=builds, **others))
+    path, ends_by = getattr(run.options, who), run.report.begun + run.options.within
+    contender = stack.enter_context(Contender(who, path, slab, sandbox=sandbox, text=texts[who], ends_by=ends_by))
     setattr(run, who, contender)
     classes = run.problem.classes(who)
     memory = {"device": str(run.device), "size": slab.size, "place": slab.place}
@@ -1560,23 +1470,15 @@ def begin(run, stack, who, texts, **others):
 
 def judge(run, texts):
     """Runs the whole judgement. All processes that it starts have ended when it returns."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
-        # PR_SET_DUMPABLE = 0 closes the judge's memory and descriptors to processes without capabilities.
-        LIBC.prctl(4, 0, 0, 0, 0)
-        # When the judge is done or has died, the warden removes this folder and ends both process groups.
-        folder = tempfile.mkdtemp(prefix="check-")
-        warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
-        warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        kept = {"warden": warden.stdin.fileno(), "folder": folder, "ends_by": run.report.begun + run.options.within}
+    with Sandbox() as sandbox, contextlib.ExitStack() as stack:
         if run.problem.measures_first:
             with contextlib.ExitStack() as first:
                 run.references_slab = Slab(run.device, 1 << 21)
                 first.callback(run.references_slab.close)
-                begin(run, first, "reference", texts, **kept)
+                begin(run, first, "reference", texts, sandbox)
                 run.problem.measure()
         run.share()
-        begin(run, stack, "reference", texts, **kept)
+        begin(run, stack, "reference", texts, sandbox)
         run.problem.begin()
         try:
             if call := run.problem.ask_for_gradients():
@@ -1587,7 +1489,7 @@ def judge(run, texts):
         try:
             timed = [] if run.options.no_timing else list(MODES) if run.gradients else ["forward"]
             stopwatches = [Stopwatch(run, mode) for mode in timed]
-            begin(run, stack, "solution", texts, others=[warden.pid, run.reference.process.pid], **kept)
+            begin(run, stack, "solution", texts, sandbox)
             run.problem.construct_solution()
             judge_values(run)
             report_the_simplest_failure_first(run)

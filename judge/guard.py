@@ -1,5 +1,6 @@
 """What a process gives up before it runs a stranger's code. docs/judge.md says why.
 
+judge/sandbox.py is the object that the judge uses. All system calls and numbers of the kernel's interface stand here.
 The module needs Linux and the standard library alone. guard() is for a process that has one thread and leads a
 process group. The kernel keeps capabilities, Landlock rules and seccomp filters for each thread. Later threads and
 children inherit them.
@@ -7,129 +8,200 @@ children inherit them.
 
 import contextlib
 import ctypes
-import hashlib
+import errno
+import fcntl
 import os
 import signal
 import sys
-import time
+import termios
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
-    "seccomp": "by signals and the like reach the judge's process and its clock",
-    "landlock": "write to your files, and by /proc to memory of your processes",
-    "capabilities": "do what yours allow",
-}
-# MACHINE has the column of this machine's numbers below, its AUDIT_ARCH, and the numbers of seccomp and tgkill.
-MACHINE = {"x86_64": (0, 0xC000003E, 317, 234), "aarch64": (1, 0xC00000B7, 277, 131)}.get(os.uname().machine)
-# Here and below, the name of a system call is followed by its numbers on x86_64 and aarch64. A filter sees these
-# numbers and the arguments of calls, but not what pointers point to. The calls of LIMITS name a process by its id.
-# The caller is 0 or its own id. Any other id may belong to another run's process.
-LIMITS = """prlimit64 302 261 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239
-    migrate_pages 256 238"""
+# ==== 1. System calls by name ====
+
+# Each line has the names of system calls, with their numbers on x86_64 and on aarch64.
+NUMBERS = """
+    bpf 321 280 clone 56 220 clone3 435 435 fcntl 72 25 io_uring_enter 426 426 io_uring_register 427 427
+    io_uring_setup 425 425 ioctl 16 29 ioprio_set 251 30 kcmp 312 272 kill 62 129 migrate_pages 256 238
+    move_pages 279 239 mq_notify 244 184 open_by_handle_at 304 265 perf_event_open 298 241 pidfd_getfd 438 438
+    pidfd_open 434 434 pidfd_send_signal 424 424 prctl 157 167 prlimit64 302 261 process_madvise 440 440
+    process_mrelease 448 448 process_vm_readv 310 270 process_vm_writev 311 271 ptrace 101 117
+    rt_sigqueueinfo 129 138 rt_tgsigqueueinfo 297 240 sched_setaffinity 203 122 sched_setattr 314 274
+    sched_setparam 142 118 sched_setscheduler 144 119 seccomp 317 277 setns 308 268 setpgid 109 154
+    setpriority 141 140 setsid 112 157 setsockopt 54 208 tgkill 234 131 timer_create 222 107 tkill 200 130
+    unshare 272 97 userfaultfd 323 282
+"""
+# Each architecture has a number in the headers of Linux (AUDIT_ARCH), and a column of numbers above.
+ARCHITECTURE, COLUMN = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}.get(os.uname().machine, (0, 0))
+# CALLS has the numbers of this machine by name. It is empty on other architectures, which get no filter.
+CALLS = dict(zip(NUMBERS.split()[::3], map(int, NUMBERS.split()[COLUMN::3]), strict=True)) if COLUMN else {}
+# These numbers are the same on all architectures.
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
+
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 3, 4, 38
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def is_dumpable():
+    return bool(LIBC.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
+
+
+def set_dumpable(dumpable):
+    """Opens or closes this process's memory and descriptors to processes without capabilities."""
+    LIBC.prctl(PR_SET_DUMPABLE, int(dumpable), 0, 0, 0)
+
+
+def stop_thread(process, thread):
+    """Sends SIGSTOP to one thread. Returns False if the thread is gone.
+
+    It makes the system call by number, because glibc has tgkill only from 2.30 on. It does nothing on a machine
+    without a number.
+    """
+    return not CALLS or LIBC.syscall(CALLS["tgkill"], process, thread, signal.SIGSTOP) == 0
+
+
+# ==== 2. Seccomp: the calls that reach other processes are refused ====
+
+# A filter sees the numbers and the arguments of calls, but not what pointers point to. The calls of LIMITS name a
+# process by its id. The caller is 0 or its own id. Any other id may belong to another run's process.
+LIMITS = "prlimit64 sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages"
 # These calls are refused altogether. An io_uring, for example, goes on working while its process is stopped.
-REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434
-    pidfd_getfd 438 438 pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97
-    ioprio_set 251 30 perf_event_open 298 241 bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184
-    io_uring_setup 425 425 io_uring_enter 426 426 io_uring_register 427 427 setns 308 268 open_by_handle_at 304 265"""
-# These flags of clone are refused. CLONE_NEW* makes namespaces. CLONE_PARENT makes children of the judge.
-# CLONE_PTRACE shares a tracer.
-FLAGS = 0x7E02A000
+REFUSED = """ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd pidfd_send_signal process_madvise
+    process_mrelease unshare ioprio_set perf_event_open bpf userfaultfd timer_create mq_notify io_uring_setup
+    io_uring_enter io_uring_register setns open_by_handle_at"""
+# These flags of clone make namespaces, make children of the judge, or share a tracer.
+CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+CLONE_PARENT, CLONE_PTRACE, CLONE_SIGNAL = 0x00008000, 0x00002000, 0xFF
+# These commands of fcntl name a process that gets signals.
+F_SETOWN_EX = 15
+SIGNALLING_COMMANDS = (fcntl.F_SETOWN, fcntl.F_SETSIG, F_SETOWN_EX)
+# The first two of these requests of ioctl name such a process. TIOCSTI writes to a terminal, and TCXONC stops it. The
+# last three can take it away.
+FIOSETOWN, SIOCSPGRP, TIOCSPTLCK = 0x8901, 0x8902, 0x40045431
+TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TCXONC, termios.TIOCSCTTY, termios.TIOCNOTTY, TIOCSPTLCK)
+SOL_SOCKET, SO_LINGER = 1, 13
+
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # leaves the processor's speculation as it is
+SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
+# An instruction of the filter is (opcode, jump if true, jump if false, k). These are the opcodes.
+LOAD, MASK, IS_EQUAL, IS_AT_LEAST, HAS_BIT_OF, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+X32_NUMBERS = 1 << 30  # x86_64 has a second set of calls from this number on
 
 
 def filter_program(own, beyond):
-    """Returns the seccomp filter as a list of BPF instructions (code, jump if true, jump if false, k).
+    """Returns the seccomp filter as a list of instructions.
 
     Signals and similar calls may reach the process ids from `own` to below `beyond`. Descendants have these ids.
     """
-    load, mask, equal, least, any_bit, end = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-    allow, in_vain, refuse, missing = ((end, 0, 0, k) for k in (0x7FFF0000, 0x50000, 0x50000 + 1, 0x50000 + 38))
-    # `in_vain` does nothing and reports success, `refuse` reports EPERM, and `missing` reports ENOSYS.
-    first, second, third = ((load, 0, 0, at) for at in (16, 24, 32))  # loads an argument of the call
-    descendant = [(least, 0, 1, beyond), refuse, (least, 0, 1, own), allow, refuse]
-    caller = [(equal, 1, 0, 0), (equal, 0, 1, own), allow]  # 0 or its own id; the ids of descendants are not known yet
-    no_exit_signal = [(equal, 0, 1, 0), allow]
+    allow = (RETURN, 0, 0, SECCOMP_RET_ALLOW)
+    refuse, missing = ((RETURN, 0, 0, SECCOMP_RET_ERRNO | error) for error in (errno.EPERM, errno.ENOSYS))
+    in_vain = (RETURN, 0, 0, SECCOMP_RET_ERRNO)  # the call does nothing and reports success
+    number, architecture, first, second, third = ((LOAD, 0, 0, offset) for offset in (0, 4, 16, 24, 32))
+    descendant = [(IS_AT_LEAST, 0, 1, beyond), refuse, (IS_AT_LEAST, 0, 1, own), allow, refuse]
+    # The caller is 0 or its own id. The ids of its descendants are not known yet.
+    caller = [(IS_EQUAL, 1, 0, 0), (IS_EQUAL, 0, 1, own), allow]
 
     def unless(argument, *values):
-        return [argument, *(word for value in values for word in ((equal, 0, 1, value), refuse))]
+        return [argument, *(word for value in values for word in ((IS_EQUAL, 0, 1, value), refuse))]
 
     bodies = {
-        "kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138": [*unless(second, signal.SIGCONT), first, *descendant],
-        "tgkill 234 131 rt_tgsigqueueinfo 297 240": [*unless(third, signal.SIGCONT), first, *descendant],
+        "kill tkill rt_sigqueueinfo": [*unless(second, signal.SIGCONT), first, *descendant],
+        "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
         LIMITS: [first, *caller, refuse],
-        "setpriority 141 140": [first, (equal, 1, 0, 0), refuse, second, *caller, refuse],
-        # OpenMP pins its threads by their ids if OMP_PROC_BIND is set, and ends the process if that is refused
-        "sched_setaffinity 203 122": [first, *caller, in_vain],
-        "fcntl 72 25": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-        # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY and TIOCSPTLCK can take it away
-        "ioctl 16 29": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
-        "clone 56 220": [
+        "setpriority": [first, (IS_EQUAL, 1, 0, os.PRIO_PROCESS), refuse, second, *caller, refuse],
+        # OpenMP pins its threads by their ids if OMP_PROC_BIND is set, and ends the process if that is refused.
+        "sched_setaffinity": [first, *caller, in_vain],
+        "fcntl": [*unless(second, *SIGNALLING_COMMANDS), allow],
+        "ioctl": [*unless(second, FIOSETOWN, SIOCSPGRP, *TERMINAL_REQUESTS), allow],
+        "clone": [
             first,
-            *[(any_bit, 0, 1, FLAGS), refuse],
-            *[(mask, 0, 0, 0xFF), *no_exit_signal, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+            *[(HAS_BIT_OF, 0, 1, CLONE_NEW | CLONE_PARENT | CLONE_PTRACE), refuse],
+            # A child's end may be announced by no signal or by SIGCHLD.
+            *[(MASK, 0, 0, CLONE_SIGNAL), (IS_EQUAL, 0, 1, 0), allow, (IS_EQUAL, 0, 1, signal.SIGCHLD), allow, refuse],
         ],
-        "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],  # SO_LINGER
-        "prctl 157 167": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG
-        "setsid 112 157 setpgid 109 154": [in_vain],
-        "clone3 435 435": [missing],
+        "setsockopt": [second, (IS_EQUAL, 1, 0, SOL_SOCKET), allow, *unless(third, SO_LINGER), allow],
+        "prctl": [first, (IS_EQUAL, 0, 1, PR_SET_PDEATHSIG), in_vain, allow],
+        "setsid setpgid": [in_vain],
+        "clone3": [missing],
         REFUSED: [refuse],
     }
-    # Calls with the numbers of another machine are refused.
-    words = [(load, 0, 0, 4), (equal, 1, 0, MACHINE[1]), refuse, (load, 0, 0, 0), (least, 0, 1, 1 << 30), refuse]
-    for calls, body in bodies.items():
-        for number in calls.split()[1 + MACHINE[0] :: 3]:
-            words += [(equal, 0, len(body), int(number)), *body]
+    # Calls with the numbers of another architecture are refused.
+    words = [architecture, (IS_EQUAL, 1, 0, ARCHITECTURE), refuse, number, (IS_AT_LEAST, 0, 1, X32_NUMBERS), refuse]
+    for names, body in bodies.items():
+        for name in names.split():
+            words += [(IS_EQUAL, 0, len(body), CALLS[name]), *body]
     return [*words, allow]
 
 
-def restrict_files(builds):
-    """Restricts by Landlock where this process can write.
+def filter_calls(judge, others):
+    """Filters the system calls of this process. Returns whether the system does."""
+    if not CALLS:
+        return False
+    # A judge's process with a higher id is older than this one, because the count of ids has begun anew.
+    beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)
+    words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]
+    instructions = (ctypes.c_uint64 * len(words))(*words)
+    program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(instructions))
+    return LIBC.syscall(CALLS["seccomp"], SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, program) == 0
 
-    Returns Landlock's version, or 0 if the system has none that serves.
+
+# ==== 3. Landlock: most files cannot be written ====
+
+LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH = 1, 1
+WRITE_FILE = 1 << 1
+CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))  # removes or makes files of any kind, and moves them
+TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
+SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2  # with these, sockets and signals reach descendants only
+
+
+def restrict_files(builds):
+    """Restricts by Landlock where this process can write. Returns Landlock's version, or 0 if the system has none.
 
     What remains is the temporary folder, the folder `builds`, and the devices that a solution needs.
     """
-    version = LIBC.syscall(444, 0, 0, 1)
-    if version < 2:
+    version = LIBC.syscall(LANDLOCK_CREATE_RULESET, 0, 0, LANDLOCK_CREATE_RULESET_VERSION)
+    if version < 2:  # the first version forbids moving files between folders, which builds need
         return 0
-    # Write, make, remove, rename; truncate; ioctl of devices.
-    rights = 0x3FF2 | (version >= 3) << 14 | (version >= 5) << 15
-    # Abstract Unix sockets and signals reach descendants only; older versions demand zero.
-    scope = 3 if version >= 6 else 0
-    rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, scope), 24, 0)
-    gpus = [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia")]
-    gpus += ["/proc/self/task"] * bool(gpus)  # the driver names its threads there, and does not start if it cannot
-    for path in filter(
-        os.path.exists, (os.environ["TMPDIR"], builds, "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri", *gpus)
-    ):
+    rights, scope = WRITE_FILE | CHANGE_FOLDER, 0
+    if version >= 3:
+        rights |= TRUNCATE
+    if version >= 5:
+        rights |= IOCTL_DEV
+    if version >= 6:
+        scope = SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL
+    attributes = (ctypes.c_uint64 * 3)(rights, 0, scope)
+    rules = LIBC.syscall(LANDLOCK_CREATE_RULESET, attributes, ctypes.sizeof(attributes), 0)
+    paths = [os.environ["TMPDIR"], builds, "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
+    if gpus := [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia")]:
+        paths += [*gpus, "/proc/self/task"]  # the driver names its threads there, and does not start if it cannot
+    for path in filter(os.path.exists, paths):
         handle = os.open(path, os.O_PATH)
-        allowed = rights if os.path.isdir(path) else rights & 0xC002  # write, truncate, ioctl
-        LIBC.syscall(445, rules, 1, allowed.to_bytes(8, "little") + handle.to_bytes(4, "little"), 0)
+        allowed = rights if os.path.isdir(path) else rights & (WRITE_FILE | TRUNCATE | IOCTL_DEV)
+        rule = allowed.to_bytes(8, "little") + handle.to_bytes(4, "little")
+        LIBC.syscall(LANDLOCK_ADD_RULE, rules, LANDLOCK_RULE_PATH_BENEATH, rule, 0)
         os.close(handle)
-    restricted = LIBC.syscall(446, rules, 0) == 0
+    restricted = LIBC.syscall(LANDLOCK_RESTRICT_SELF, rules, 0) == 0
     os.close(rules)
     return version if restricted else 0
 
 
+# ==== 4. All of it ====
+
+# Without these variables, caches lie in the home.
+CACHES = """XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME TORCH_HOME TORCHINDUCTOR_CACHE_DIR TRITON_HOME TRITON_CACHE_DIR
+    TRITON_DUMP_DIR TRITON_OVERRIDE_DIR CCACHE_DIR"""
+
+
 def settle_in(folder, builds):
-    """Sets the environment so that caches and settings go to a home in the temporary folder, and torch's builds to
-    `builds`.
-    """
+    """Sets the environment so that caches lie in a home in the temporary folder, and torch's builds in `builds`."""
     import site
     import tempfile  # imported here, so that the process that ends groups starts sooner
 
     home = os.path.join(folder, "home")
     os.makedirs(home, exist_ok=True)
-    for name in (
-        "XDG_CACHE_HOME",
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-        "TORCH_HOME",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "TRITON_HOME",
-    ):
-        os.environ.pop(name, None)  # the defaults are folders in the home
-    for name in ("TRITON_CACHE_DIR", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR", "CCACHE_DIR"):
+    os.makedirs(builds, exist_ok=True)
+    for name in CACHES.split():
         os.environ.pop(name, None)
     os.environ["PYTHONUSERBASE"] = site.getuserbase()  # a Python that starts later finds the same packages
     # ~/.nv is the cache of the GPU's driver. The judge uses it, too, and executes what lies there, so a solution gets
@@ -139,96 +211,27 @@ def settle_in(folder, builds):
     os.environ["TORCH_EXTENSIONS_DIR"] = builds
 
 
-KEPT_BUILDS = 8  # the number of files whose builds are kept, and the number of builds that are copied for one file
-
-
-def newest_first(paths):
-    """Returns the paths that exist, those changed last first."""
-    found = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
-
-
-def folder_of_builds(text):
-    """Returns a folder, beside torch's builds, for the builds of the file with this text.
-
-    A run writes to no other build folder.
-
-    Builds that the file has made elsewhere are copied, so that they need not be made again. Returns None for a file
-    that builds nothing. It also returns None if the folder cannot be made, and builds are then kept for this run
-    alone.
-    """
-    if "cpp_extension" not in text and "TORCH_EXTENSIONS_DIR" not in text:
-        return None
-    import shutil
-    from pathlib import Path
-
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions")).absolute()
-    folder = root / f"judged_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
-        for old in newest_first(root.glob("judged_*"))[KEPT_BUILDS:]:
-            # 86400 s are a day; a run that is still going on may need a newer folder.
-            if time.time() - old.stat().st_mtime > 86400.0:
-                shutil.rmtree(old, ignore_errors=True)
-    except OSError:
-        return None
-    builds = [path for path in (*root.glob("*/"), *root.glob("py*_*/*/")) if not path.name.startswith("judged_")]
-    named = [path for path in builds if is_named(path.name, text) and not (folder / path.name).exists()]
-    for path in newest_first(named)[:KEPT_BUILDS]:
-        copy = folder / path.name
-        try:
-            shutil.copytree(path, copy, symlinks=True)  # copies the times as well, because ninja compares them
-        except (OSError, shutil.Error):  # an incomplete copy is removed
-            shutil.rmtree(copy, ignore_errors=True)
-    return str(folder)
-
-
-def is_named(build, text):
-    """Returns whether a text has the name of a build, or the name without a hash after the last underscore."""
-    stem = build.rpartition("_")[0]
-    return build in text or bool(stem) and f"{stem}_" in text
-
-
 def guard(judge, others, folder, builds):
     """Gives up what no solution needs: capabilities, foreign files and foreign processes.
 
     `judge` is the process id of the judge, and `others` has the ids of its other processes. `folder` becomes the
     temporary folder of this process. `builds` is the folder for torch's builds; None stands for a folder in `folder`.
 
-    Returns a dict with the keys of LEFT_OPEN. A value is true if the system provides that protection.
+    Returns a dict. A value is true if the system provides that protection.
     """
     builds = builds or os.path.join(folder, "home", "builds")
     settle_in(folder, builds)
-    os.makedirs(builds, exist_ok=True)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # if memory runs out, Linux ends this process before the judge
-    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-    dropped = LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
-    landlock, seccomp = restrict_files(builds), False
-    if MACHINE:
-        # A judge's process with a higher id is older than this one, because the count of ids has begun anew.
-        beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)
-        words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]
-        program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(code := (ctypes.c_uint64 * len(words))(*words)))
-        # 4 leaves the processor's speculation as it is.
-        seccomp = LIBC.syscall(MACHINE[2], 1, 4, program) == 0 and bool(code)
-    return {"capabilities": dropped, "landlock": landlock, "seccomp": seccomp}
+    LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    none = (ctypes.c_uint32 * 6)()
+    dropped = LIBC.capset((ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), none) == 0
+    return {"capabilities": dropped, "landlock": restrict_files(builds), "seccomp": filter_calls(judge, others)}
 
 
-def stop_thread(process, thread):
-    """Sends SIGSTOP to one thread.
+# ==== 5. The process that ends groups ====
 
-    Returns False if the thread is gone.
-
-    It makes the system call by number, because glibc has tgkill only from 2.30 on. It does nothing on a machine
-    without a number.
-    """
-    return not MACHINE or LIBC.syscall(MACHINE[3], process, thread, signal.SIGSTOP) == 0
+REMOVE = 'exec 2>/dev/null; rm -rf "$0" || { chmod -R u+rwx "$0"; rm -rf "$0"; }'  # a shell's command for the folder $0
 
 
 def end_groups(folder):
@@ -236,20 +239,12 @@ def end_groups(folder):
 
     It begins at the end of the input, which comes when no process can write to it any more.
     """
-    # PR_SET_DUMPABLE: without Landlock, another process of the same user could otherwise write code into this one.
-    LIBC.prctl(4, 0, 0, 0, 0)
+    set_dumpable(False)  # without Landlock, another process of the same user could otherwise write code into this one
     for group in sys.stdin.read().split():
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
     with contextlib.suppress(OSError):  # another process may be forbidden; that costs no verdict
-        os.spawnlp(
-            os.P_WAIT,
-            "sh",
-            "sh",
-            "-c",
-            'exec 2>/dev/null; rm -rf "$0" || { chmod -R u+rwx "$0"; rm -rf "$0"; }',
-            folder,
-        )
+        os.spawnlp(os.P_WAIT, "sh", "sh", "-c", REMOVE, folder)
 
 
 if __name__ == "__main__":

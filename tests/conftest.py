@@ -162,9 +162,11 @@ def forget_compiled():
 @pytest.fixture(scope="session")
 def forks():
     """The class by which check.py starts its children as forks."""
-    from forked_judge import Forked, Shared, check
+    from forked_judge import Forked, Shared
 
-    check.LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a process that loses its parent becomes this process's child
+    from judge import guard
+
+    guard.LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a process that loses its parent becomes this process's child
     yield Forked
     Shared.drop()
     Forked.channel.close()
@@ -193,7 +195,7 @@ def quick(forks, small_slab, solutions_slab, monkeypatch):
     """check.py forks its children. On a CPU all runs share two slabs and one reference."""
     from forked_judge import ROOT, Shared, check
 
-    from judge import problems
+    from judge import problems, sandbox
 
     forks.begin()
     real = check.Contender
@@ -202,7 +204,7 @@ def quick(forks, small_slab, solutions_slab, monkeypatch):
         shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
         return Shared(real, slab) if shared else real(who, path, slab, **others)
 
-    monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": forks}))
+    monkeypatch.setattr(sandbox, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": forks}))
     monkeypatch.setattr(problems, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})  # few of a headline's, beside batches of all kinds
     real_slab, slabs = check.Run.new_slab, itertools.cycle([small_slab, solutions_slab])
     monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else next(slabs))

@@ -19,6 +19,8 @@ import torch
 from helpers import ROOT
 
 import check
+from judge import guard
+from judge.sandbox import Sandbox
 
 FORKS = r"""
 import fcntl, json, os, socket, sys, time, types
@@ -104,7 +106,7 @@ class Fork(subprocess.Popen):
             for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed}:
                 with contextlib.suppress(OSError):
                     os.close(fd)  # that by which an exec tells of itself, too
-            check.LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+            guard.set_dumpable(True)  # as after an exec
             signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores them
             torch.set_num_threads(1)  # others have not been forked
             opened = functools.partial(open, mode="w", buffering=1, encoding=encoding, closefd=False)
@@ -129,10 +131,10 @@ class Shared:
     contender, folder = None, tempfile.TemporaryDirectory()
 
     def __new__(cls, real, slab):
-        alive = cls.contender and cls.contender.slab is slab and cls.contender.process.poll() is None
+        alive = cls.contender and cls.contender.slab is slab and not cls.contender.process.has_ended()
         if not alive:
             cls.drop()
-            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, folder=cls.folder.name)
+            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, Sandbox(cls.folder.name))
         return contextlib.nullcontext(cls.contender)
 
     @classmethod

@@ -31,7 +31,7 @@ import torch
 from forked_judge import Fork, Shared
 
 import check
-from judge import guard, measures, problems
+from judge import guard, measures, problems, sandbox
 
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
@@ -85,7 +85,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
     if "--trials" in options:
         options = ["--size", "160", "--forward-only", *options]
     if "stand still" in (finding or ""):  # who is waited for in vain; of the others a busy machine may take seconds to stop one
-        monkeypatch.setattr(check, "STOPPING", 3.0)
+        monkeypatch.setattr(sandbox, "STOPPING", 3.0)
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
         monkeypatch.setattr(problems, "HARD", {name: measures.HARD[name] for name in HARD_ENOUGH})
     real, most = problems.Products.calls_to_judge, 8 if below else 1000 if verdict == "WRONG" and "--no-timing" in options else None
@@ -234,7 +234,7 @@ def test_the_judge_does_not_execute_the_solution(quick, capsys, tmp_path):
 
 
 def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
-    monkeypatch.setattr(check, "STOPPING", 0.01)
+    monkeypatch.setattr(check, "QUIETING", 0.01)
     run = object.__new__(check.Run)
     run.device, run.quiet, slow = small_slab.device, 1e-5, iter([1e-3] * 5 + [2e-5])
     run.probe = lambda: next(slow, 1e-3)
@@ -615,11 +615,11 @@ def test_a_judge_without_descriptors_does_not_convict(monkeypatch):
     def refuse(_):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(check, "halts", lambda *_: refuse(None))
+    monkeypatch.setattr(sandbox, "halts", lambda *_: refuse(None))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                check.Contender.stands(types.SimpleNamespace(process=process))
+                sandbox.ConfinedProcess.stands(process)
         finally:
             process.kill()
     run = object.__new__(check.Run)
@@ -639,7 +639,7 @@ def test_a_solution_that_lacks_what_is_exhausted_is_not_convicted(kind, quick, c
 
 def test_a_process_that_the_system_ended_for_its_memory_is_not_convicted(quick, capsys, monkeypatch):
     kills = itertools.count()
-    monkeypatch.setattr(check, "kills_for_memory", lambda: next(kills))
+    monkeypatch.setattr(sandbox, "kills_for_memory", lambda: next(kills))
     status, out, err = judge(capsys, CHEATS[0].parent / "kills_itself.py", "--no-timing", "--forward-only", "--size", "9")
     assert status == 2 and "the system had no memory left" in err.splitlines()[-1], out + err
 
@@ -664,13 +664,13 @@ def test_a_run_ends_within_its_bound_while_no_child_is_waited_for():
 def test_a_reference_that_somebody_slows_down_is_no_verdict(quick, capsys, monkeypatch):
     """Another run's solution pinned it to one core at nice 19: a ratio of 8 was certified."""
     Shared.drop()
-    real, requests = check.schedule_of, itertools.count()
+    real, requests = sandbox.schedule_of, itertools.count()
 
     def schedule_of(thread):
         processors, nice, policy = real(thread)
         return processors, nice + (next(requests) > 20), policy
 
-    monkeypatch.setattr(check, "schedule_of", schedule_of)
+    monkeypatch.setattr(sandbox, "schedule_of", schedule_of)
     status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only", "--size", "9")
     Shared.drop()
     assert status == 2 and "has changed how the reference's process is scheduled" in err.splitlines()[-1], out + err
@@ -770,8 +770,9 @@ def test_who_has_answered_while_the_judge_was_stopped_does_not_hang(said, monkey
     monkeypatch.setattr(check, "time", types.SimpleNamespace(perf_counter=lambda: clock[-1]))
     monkeypatch.setattr(check, "select", types.SimpleNamespace(select=stopped))
     child = object.__new__(check.Contender)
+    process = types.SimpleNamespace(resume=lambda: None, pause=lambda: None)
     vars(child).update({"who": "solution", "path": "", "gpu": None, "channel": channel, "prints": []})
-    vars(child).update({"send": lambda _: None, "stop": lambda: None})
+    vars(child).update({"process": process, "stop": lambda: None, "ends_by": float("inf")})
     with channel, other, contextlib.nullcontext() if said.endswith(b"\n\n") else pytest.raises(check.Wrong, match="hangs"):
         assert child.ask("calls", 60.0) == {"here": 1}
 
@@ -783,12 +784,12 @@ def test_a_child_that_ends_while_it_is_stopped_stands():
         os.setsid()
         os._exit(0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    child = types.SimpleNamespace(process=types.SimpleNamespace(pid=pid))
+    child = types.SimpleNamespace(pid=pid)
     try:
-        assert check.Contender.stands(child)
+        assert sandbox.ConfinedProcess.stands(child)
     finally:
         os.waitpid(pid, 0)
-    assert check.Contender.stands(child)
+    assert sandbox.ConfinedProcess.stands(child)
 
 
 def test_a_process_whose_threads_end_does_not_stand(monkeypatch):
@@ -798,9 +799,9 @@ def test_a_process_whose_threads_end_does_not_stand(monkeypatch):
         def gone(path):
             raise FileNotFoundError
 
-        monkeypatch.setattr(check.Path, "read_bytes", gone)
+        monkeypatch.setattr(sandbox.Path, "read_bytes", gone)
         try:
-            stands = check.Contender.stands(types.SimpleNamespace(process=process))
+            stands = sandbox.ConfinedProcess.stands(process)
         finally:
             process.kill()
     assert not stands
@@ -830,7 +831,7 @@ def test_a_childs_memory_is_opened_as_soon_as_the_system_allows_it(small_slab, m
         def __init__(self, *_, **__):
             self.pid = os.fork()
             if self.pid == 0:
-                os.setsid(), time.sleep(0.3), check.LIBC.prctl(4, 1, 0, 0, 0), time.sleep(5), os._exit(0)
+                os.setsid(), time.sleep(0.3), guard.set_dumpable(True), time.sleep(5), os._exit(0)
 
         def wait(self, _):
             os.waitpid(self.pid, 0)
@@ -842,11 +843,11 @@ def test_a_childs_memory_is_opened_as_soon_as_the_system_allows_it(small_slab, m
     if tester == 0:
         status = 1
         try:
-            monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": LateDumpable}))
+            monkeypatch.setattr(sandbox, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": LateDumpable}))
             if os.getuid() == 0:
                 os.setgroups([]), os.setresgid(*[65534] * 3), os.setresuid(*[65534] * 3)
-            check.LIBC.prctl(4, 0, 0, 0, 0)
-            with check.Contender("solution", "", small_slab):
+            guard.set_dumpable(False)
+            with check.Contender("solution", "", small_slab, sandbox.Sandbox()):
                 status = 0
         finally:
             os._exit(status)
@@ -950,14 +951,14 @@ def test_this_system_has_all_guards(quick, capsys, tmp_path):
 
 def test_the_memory_of_the_process_that_ends_groups_is_closed():
     """A solution of the same user wrote there, where the system has no Landlock: this process has no filter, and may stop the judge."""
-    code = "from judge import guard; guard.end_groups('/no/such'); print(guard.LIBC.prctl(3, 0, 0, 0, 0))"
+    code = "from judge import guard; guard.end_groups('/no/such'); print(guard.is_dumpable())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert done.stdout == "0\n", done.stdout + done.stderr
+    assert done.stdout == "False\n", done.stdout + done.stderr
 
 
 def verdict_of_filter(words, number, *arguments):
     """What a seccomp filter answers, by a reading of it that is not the kernel's."""
-    data = number.to_bytes(4, "little") + guard.MACHINE[1].to_bytes(4, "little") + bytes(8)
+    data = number.to_bytes(4, "little") + guard.ARCHITECTURE.to_bytes(4, "little") + bytes(8)
     data += b"".join((a % 2**64).to_bytes(8, "little") for a in (*arguments, *[0] * (6 - len(arguments))))
     at = A = 0
     while True:
@@ -973,10 +974,9 @@ def verdict_of_filter(words, number, *arguments):
             at += yes if {0x15: k == A, 0x35: k <= A, 0x45: bool(A & k)}[code] else no
 
 
-@pytest.mark.skipif(guard.MACHINE is None, reason="a filter for x86_64 and aarch64")
+@pytest.mark.skipif(not guard.CALLS, reason="a filter for x86_64 and aarch64")
 def test_the_filter_lets_descendants_alone_be_reached():
-    calls = re.findall(r"\b([a-z]\w+) (\d+) (\d+)", Path(guard.__file__).read_text())
-    numbers = {name: int(pair[guard.MACHINE[0]]) for name, *pair in calls}
+    numbers = guard.CALLS
     allow, in_vain, refuse = 0x7FFF0000, 0x50000, 0x50001
     words = guard.filter_program(1000, 1 << 31)
     answer = lambda name, *arguments: verdict_of_filter(words, numbers[name], *arguments)  # noqa: E731
@@ -1004,7 +1004,7 @@ def test_the_filter_lets_descendants_alone_be_reached():
     for command, says in ((0x8901, refuse), (0x8902, refuse), (0x5412, refuse), (0x5401, allow)):
         assert answer("ioctl", 3, command) == says
     assert answer("prctl", 1, 0) == in_vain and answer("prctl", 4, 0) == allow and answer("setsid") == in_vain
-    refused = guard.REFUSED.split()[::3]
+    refused = guard.REFUSED.split()
     assert len(refused) == 21 and all(answer(name) == refuse for name in refused)
     assert answer("clone3") == 0x50000 + 38 and verdict_of_filter(words, 1 << 30 | 62, 1, 9) == refuse
     assert verdict_of_filter(words, 0) == allow  # read, or io_setup
@@ -1047,14 +1047,14 @@ def test_a_file_finds_its_builds_and_writes_beside_them(tmp_path, monkeypatch):
         (root / name).mkdir(parents=True)
         (root / name / "library.so").write_text(name)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(root))
-    folder = Path(guard.folder_of_builds(text))
+    folder = Path(sandbox.folder_of_builds(text))
     assert folder.parent == root and sorted(path.name for path in folder.iterdir()) == ["product_12ab", "product_34cd"]
     (folder / "product_12ab" / "library.so").write_text("altered by the file itself")
     assert (root / "product_12ab" / "library.so").read_text() == "product_12ab"
-    assert guard.folder_of_builds(text) == str(folder)
+    assert sandbox.folder_of_builds(text) == str(folder)
     assert (folder / "product_12ab" / "library.so").read_text() == "altered by the file itself"  # the next run finds it
-    assert guard.folder_of_builds(text + "#") != str(folder)
-    assert guard.folder_of_builds("import torch") is None
+    assert sandbox.folder_of_builds(text + "#") != str(folder)
+    assert sandbox.folder_of_builds("import torch") is None
 
 
 # ---- The measures themselves. ----------------------------------------------------------------------------------------

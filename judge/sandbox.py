@@ -1,0 +1,280 @@
+"""Runs strangers' code in processes that can reach neither the judge nor each other.
+
+    with Sandbox() as sandbox:
+        process = sandbox.start(program, spec, text, ...)   # program calls Sandbox.enter() before anything else
+        process.resume()                                    # it runs ...
+        process.stop()                                      # ... and stands still
+        process.read(address, size)                         # its memory
+        process.end()
+
+judge/guard.py has what a process gives up when it enters. The module needs Linux and the standard library alone.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from judge import guard
+
+EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
+STOPPING = 20.0  # the time limit in seconds for stopping a process; one of two busy cores has taken 5 s
+ENDING = 10.0  # the time limit in seconds for the end of a process, which a driver may delay
+MOST_BYTES = 1 << 30  # one system call moves this many bytes
+LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
+    "seccomp": "by signals and the like reach the judge's process and its clock",
+    "landlock": "write to your files, and by /proc to memory of your processes",
+    "capabilities": "do what yours allow",
+}
+
+
+# ==== 1. Builds ====
+
+KEPT_BUILDS = 8  # the number of files whose builds are kept, and the number of builds that are copied for one file
+DAY = 86400.0  # in seconds
+
+
+def newest_first(paths):
+    """Returns the paths that exist, those changed last first."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def is_named(build, text):
+    """Returns whether a text has the name of a build, or the name without a hash after the last underscore."""
+    stem = build.rpartition("_")[0]
+    return build in text or bool(stem) and f"{stem}_" in text
+
+
+def folder_of_builds(text):
+    """Returns a folder, beside torch's builds, for the builds of the file with this text.
+
+    A run writes to no other build folder. Builds that the file has made elsewhere are copied, so that they need not be
+    made again. Returns None for a file that builds nothing. It also returns None if the folder cannot be made, and
+    builds are then kept for this run alone.
+    """
+    if "cpp_extension" not in text and "TORCH_EXTENSIONS_DIR" not in text:
+        return None
+    import shutil
+
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions")).absolute()
+    folder = root / f"judged_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        for old in newest_first(root.glob("judged_*"))[KEPT_BUILDS:]:
+            if time.time() - old.stat().st_mtime > DAY:  # a run that is still going on may need a newer folder
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError:
+        return None
+    builds = [path for path in (*root.glob("*/"), *root.glob("py*_*/*/")) if not path.name.startswith("judged_")]
+    named = [path for path in builds if is_named(path.name, text) and not (folder / path.name).exists()]
+    for path in newest_first(named)[:KEPT_BUILDS]:
+        copy = folder / path.name
+        try:
+            shutil.copytree(path, copy, symlinks=True)  # copies the times as well, because ninja compares them
+        except (OSError, shutil.Error):  # an incomplete copy is removed
+            shutil.rmtree(copy, ignore_errors=True)
+    return str(folder)
+
+
+# ==== 2. One process with its descendants ====
+
+
+def kills_for_memory():
+    """Returns how many processes the system has killed since boot because memory had run out."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/vmstat") as counters:
+        return int(next(line for line in counters if line.startswith("oom_kill ")).split()[1])
+    return 0
+
+
+def schedule_of(thread):
+    """Returns the processors on which a thread may run, its nice value and its scheduling policy."""
+    with contextlib.suppress(OSError):  # the error means that the thread has ended
+        affinity = sorted(os.sched_getaffinity(thread))
+        return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
+
+
+def halts(number, thread):
+    """Tells whether a thread is stopped, or will stop before it runs again.
+
+    A thread that sleeps in the kernel, as in vfork, gets a SIGSTOP of its own, which takes effect when the thread
+    wakes. The SIGSTOP of the process group is not enough, because another thread may receive it.
+    """
+    state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
+    return state in b"TZX" or state == b"D" and guard.stop_thread(number, int(thread.name))
+
+
+class ConfinedProcess:
+    """A process in the sandbox and all its descendants: one process group, which the judge stops and ends as a whole.
+
+    `child` is the subprocess.Popen of the process, which leads the group.
+    """
+
+    def __init__(self, child):
+        self.child, self.pid, self.schedules, self.killed_before = child, child.pid, {}, kills_for_memory()
+        # The judge is not dumpable, and Popen returns before the child is dumpable again. Only root could open the
+        # child's memory until then.
+        for _ in range(int(STOPPING / 1e-3)):
+            if os.access(f"/proc/{self.pid}/mem", os.W_OK):
+                break
+            time.sleep(1e-3)
+        # The process has not run a line of a stranger's code yet, so nothing has closed its memory to the judge.
+        self.memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR)
+
+    # ---- Running and standing still. ----
+
+    def send(self, number):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the error means that the group has no process
+            os.killpg(self.pid, number)
+
+    def resume(self):
+        self.send(signal.SIGCONT)
+
+    def pause(self):
+        """Makes the group stop soon. None of its processes can undo the signal."""
+        self.send(signal.SIGSTOP)
+
+    def stop(self):
+        """Stops the group, waits until it stands still, and returns whether it does."""
+        self.pause()
+        # The limit counts the judge's CPU time, which does not advance while the whole machine is suspended.
+        end = time.process_time() + STOPPING
+        rounds = int(STOPPING / 5e-4)  # one round takes 0.5 to 1 ms
+        while not self.stands():
+            rounds -= 1
+            if rounds < 0 or time.process_time() > end:
+                return False
+            time.sleep(4e-4)
+        return True
+
+    def stands(self):
+        """Tells whether each thread of the group is stopped, or will stop before it runs again."""
+        # The first process is checked first, because it is the one most likely to be still running.
+        for number in (self.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
+            runs = False
+            try:  # noqa: SIM105 (each request checks hundreds of processes, and suppress() takes half as long again)
+                if runs := os.getpgid(number) == self.pid:
+                    runs = not all(halts(number, thread) for thread in Path(f"/proc/{number}/task").iterdir())
+            except OSError as error:  # a thread that ends during the check counts as one that was running
+                if error.errno in EXHAUSTED:  # the judge itself has run out of a resource
+                    raise
+            if runs:
+                return False
+        return True
+
+    def end(self):
+        """Ends the group, and waits for the end of the process."""
+        os.close(self.memory)
+        self.send(signal.SIGKILL)
+        self.status(ENDING)
+
+    def has_ended(self):
+        return self.child.poll() is not None
+
+    def status(self, seconds):
+        """Returns the exit status of the process, or None if it does not end within this time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.child.wait(seconds)
+
+    def was_ended_for_memory(self):
+        """Tells whether the process has ended by SIGKILL after the system has killed a process for lack of memory."""
+        return self.child.returncode == -signal.SIGKILL and kills_for_memory() > self.killed_before
+
+    def change_of_schedule(self):
+        """Returns in words how another process has changed the scheduling of a thread, or an empty string."""
+        for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
+            now = schedule_of(thread)
+            before = self.schedules.setdefault(thread, now)
+            if now is not None and before is not None and now != before:
+                return f"processors, nice value and policy were {before}, and are {now}"
+        return ""
+
+    # ---- Memory. ----
+
+    def read(self, address, size):
+        """Returns a copy of the process's memory."""
+        data = bytearray(size)
+        for start, part in parts(data):
+            if os.preadv(self.memory, [part], address + start) < len(part):
+                raise OSError("its memory ends there")
+        return data
+
+    def write(self, address, data):
+        for start, part in parts(data):
+            if os.pwrite(self.memory, part, address + start) < len(part):
+                raise OSError("a part of it is read-only")
+
+
+def parts(data):
+    """Yields the parts of a buffer that one system call can move, and where they begin."""
+    whole = memoryview(data)
+    for start in range(0, len(whole), MOST_BYTES):
+        yield start, whole[start : start + MOST_BYTES]
+
+
+# ==== 3. The sandbox ====
+
+
+class Sandbox(contextlib.ExitStack):
+    """The processes of one run. While it is open, other processes cannot reach the memory of the judge's own process.
+
+    When it is closed, or the judge has died, a further process ends what is left, and removes the folder in which the
+    processes can write.
+    """
+
+    def __init__(self, folder=None):
+        super().__init__()
+        self.folder, self.warden, self.processes = folder, None, []
+
+    def __enter__(self):
+        with contextlib.ExitStack() as opened:
+            opened.callback(guard.set_dumpable, guard.is_dumpable())
+            guard.set_dumpable(False)
+            self.folder = tempfile.mkdtemp(prefix="check-")
+            command = [sys.executable, "-IS", guard.__file__, self.folder]
+            warden = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            self.warden = opened.enter_context(warden)
+            self.push(opened.pop_all())
+        return self
+
+    def start(self, program, spec, text, **streams):
+        """Starts a Python program that enters the sandbox, and returns its ConfinedProcess.
+
+        The program gets the arguments "--child" and `spec` in JSON. Its item "sandbox" is for enter(). `text` is that
+        of the file which the program will execute, and decides which builds it finds.
+        """
+        # No process of the sandbox may send a signal to any of these.
+        others = [process.pid for process in self.processes if not process.has_ended()]
+        others += [self.warden.pid] if self.warden else []
+        own = [os.getpid(), others, tempfile.mkdtemp(dir=self.folder), folder_of_builds(text)]
+        command = [sys.executable, program, "--child", json.dumps({**spec, "sandbox": own})]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
+        if self.warden:
+            os.write(self.warden.stdin.fileno(), b"%d\n" % child.pid)
+        self.processes.append(ConfinedProcess(child))
+        return self.processes[-1]
+
+    @staticmethod
+    def enter(own):
+        """Confines this process, which has one thread and leads a process group. Returns what the system provides.
+
+        The keys are those of LEFT_OPEN. A value is true if the system provides that protection.
+        """
+        return guard.guard(*own)
+
+    @staticmethod
+    def close_memory():
+        """Closes this process's memory to other processes. What is open already, such as by the judge, stays open."""
+        guard.set_dumpable(False)
