@@ -303,7 +303,8 @@ DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
   uint32_t remainder = number;   // without batch dimensions number is 0, and so f(0, 0) is harmless
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each dimension but the first takes a division
     const uint32_t size = p.batch_size[d];
-    f(d, remainder % size), remainder /= size;
+    f(d, remainder % size);
+    remainder /= size;
   }
   f(0, remainder);
 }
@@ -433,32 +434,38 @@ struct TileOrder {
       // 32 bits suffice, and take half the instructions of 64
       const uint32_t root = triangle_root(tile_index), first = root * (root + 1) / 2;
       const int group = root, index_in_group = tile_index - first;
-      i = x_range == KRange::kFromDiagonal ? group : index_in_group + rows - 1 - group,
+      i = x_range == KRange::kFromDiagonal ? group : index_in_group + rows - 1 - group;
       j = y_range == KRange::kToDiagonal ? rows - 1 - group : index_in_group;
     } else if (c_lower) {   // one operand is triangular; groups that shrink are groups that grow, counted from the end
       const int rising_index = groups_shrink() ? int(count()) - 1 - tile_index : tile_index,
                 root = triangle_root(rising_index), index_in_group = rising_index - int(triangle(root));
       const int line = group_to_line(groups_shrink() ? rows - 1 - root : root),
                 index_in_line = groups_shrink() ? root - index_in_group : index_in_group;
-      i = by_rows() ? line : line + index_in_line, j = by_rows() ? index_in_line : line;
+      i = by_rows() ? line : line + index_in_line;
+      j = by_rows() ? index_in_line : line;
     } else if (both_masked()) {
       // The tile on the diagonal comes first, then the row, then the column. So tiles that are opposite each other
       // in a symmetric product have the same length and are split alike
       int group = triangle_root(tile_index / 2);   // the square root of tile_index, rounded down, or one less
       group += uint32_t(group + 1) * (group + 1) <= uint32_t(tile_index);
       const int index_in_line = tile_index - group * group;
-      i = index_in_line <= group ? group : index_in_line - group - 1,
+      i = index_in_line <= group ? group : index_in_line - group - 1;
       j = index_in_line <= group ? group - index_in_line : group;
-      if (x_range == KRange::kToDiagonal) i = rows - 1 - i, j = rows - 1 - j;
+      if (x_range == KRange::kToDiagonal) {
+        i = rows - 1 - i;
+        j = rows - 1 - j;
+      }
     } else {
       constexpr int kBand = 8;   // rows
       const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
       const uint32_t group = tile_index / width, index_in_group = tile_index % width;
       if (masked()) {
-        i = by_rows() ? group_to_line(group) : index_in_group, j = by_rows() ? index_in_group : group_to_line(group);
+        i = by_rows() ? group_to_line(group) : index_in_group;
+        j = by_rows() ? index_in_group : group_to_line(group);
       } else {
         const uint32_t first = group * kBand, height = min(kBand, rows - int(first));
-        i = first + index_in_group % height, j = index_in_group / height;
+        i = first + index_in_group % height;
+        j = index_in_group / height;
       }
     }
     return make_tile(i, j);
@@ -482,10 +489,13 @@ struct WorkTile {
         tile(tile),
         splits(splits),
         split(split) {
-    for_each_batch_dim(p, batch, [&](int d, uint32_t index) { x += index * p.x_batch[d], y += index * p.y_batch[d]; });
+    for_each_batch_dim(p, batch, [&](int d, uint32_t index) {
+      x += index * p.x_batch[d];
+      y += index * p.y_batch[d];
+    });
     const int all_k_blocks = ceil_div(tile.k_end - tile.k_begin, block_k), log_splits = __ffs(splits) - 1,
               first_k_block = all_k_blocks * split >> log_splits;
-    k_begin = tile.k_begin + first_k_block * block_k,
+    k_begin = tile.k_begin + first_k_block * block_k;
     k_blocks = (all_k_blocks * (split + 1) >> log_splits) - first_k_block;
   }
 };
@@ -507,11 +517,16 @@ struct SplitPlan {
 template <typename T>
 DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
-  if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
+  if (p.batches > 1) {
+    batch = cluster % uint32_t(p.batches);
+    cluster /= uint32_t(p.batches);
+  }
   uint32_t tile = cluster;
   if (plan.cluster_size > 1) {
     const uint32_t entry = plan.order[cluster], log_splits = entry % 4;
-    tile = entry / 4 + (rank >> log_splits), splits = 1 << log_splits, split = rank % splits;
+    tile = entry / 4 + (rank >> log_splits);
+    splits = 1 << log_splits;
+    split = rank % splits;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
   return {p, batch, plan.tile_order.find_tile(tile), splits, split, block_k};
@@ -533,10 +548,12 @@ struct alignas(16) ClusterTile {
 
   // Reduces the tile to split `number` of `parts`.
   DEVICE void take_split(int number, int parts) {
-    split = number, splits = parts;
+    split = number;
+    splits = parts;
     if (parts == 1) return;
     const uint32_t length = k_end - k_begin, count = parts;   // an unsigned division takes fewer instructions
-    k_end = k_begin + length * (number + 1) / count, k_begin += length * number / count;
+    k_end = k_begin + length * (number + 1) / count;
+    k_begin += length * number / count;
   }
 };
 
@@ -561,7 +578,10 @@ struct ClusterTiles {
     const bool is_column_half = number < 2u * column_split_tiles;
     uint32_t tile = is_column_half ? number / 2 : number - column_split_tiles;
     int batch = 0;
-    if (batches > 1) batch = tile % batches, tile /= batches;
+    if (batches > 1) {
+      batch = tile % batches;
+      tile /= batches;
+    }
     // With diagonal pairs, the main diagonal and the one below it come last. tail_index counts from there. The
     // first beside_diagonal tiles lie beside the main diagonal and belong to no pair. Halves of pairs follow
     const int tail_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
@@ -622,8 +642,10 @@ struct SplitTiles {
     // first_tile is the first tile of the group; remaining is the number counted from there
     uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;
     for (; (splits = splits_in_group(group)) > 1 && remaining >= (group_tiles = tiles_in_group(group)) * splits;
-         ++group)
-      remaining -= group_tiles * splits, first_tile += group_tiles;
+         ++group) {
+      remaining -= group_tiles * splits;
+      first_tile += group_tiles;
+    }
     const uint32_t index_in_group = remaining / splits;
     ClusterTile tile = tiles.find_tile((first_tile + index_in_group) * batches + batch);
     tile.take_split(remaining - index_in_group * splits, splits);
@@ -729,7 +751,10 @@ inline SplitTiles choose_split_tiles(const Product& p, int clusters, int product
          ++splits) {
       const int length = ceil_div(order.depth, splits);
       const int time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
-      if (time < best) best = time, split.longest = length;
+      if (time < best) {
+        best = time;
+        split.longest = length;
+      }
     }
     if (split.longest < order.depth) split.num_split_tiles = int(leftover_tiles);
   }
@@ -859,7 +884,10 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
 // If all strides are 0 it returns 8: in all types 8 elements are a multiple of 16 bytes.
 inline int64_t batch_unit(const Product& p, const int64_t* strides) {
   int64_t unit = 0, last = 0;
-  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
+  for (int d = 0; d < p.batch_dims; ++d) {
+    unit = std::gcd(unit, strides[d]);
+    last += (p.batch_size[d] - 1) * strides[d];
+  }
   // Offsets in units have to fit an int. If they do not, the unit is 1 and the operand is copied
   return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;
 }
@@ -1038,7 +1066,10 @@ DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
 // Loads 16 bytes from the shared memory of another CTA of the cluster, at an address that address_in_peer returned.
 DEVICE float4 load_in_peer(uint32_t address) {
   float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
   return v;
 }
 
@@ -1083,9 +1114,9 @@ DEVICE void barrier_arrive_remote(uint32_t barrier) {
 DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// A warp calls arrive(cta) once for each of the first CTAs of the cluster: lane i does for CTA i. In racecheck builds each
-// lane does for each CTA. There all lanes take the same path: a warp that diverges here ends a launch under racecheck
-// with an error.
+// Calls arrive(cta) for each of the first `ctas` CTAs of the cluster. Lane i of the warp makes the call for CTA i. In
+// racecheck builds every lane makes all calls, so that all lanes take the same path. If a warp diverges here, racecheck
+// ends the launch with an error.
 template <typename Arrive>
 DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
   if constexpr (kEveryThreadArrives) {
@@ -1096,7 +1127,8 @@ DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
 }
 // Waits for the end of the phase of this parity.
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+  asm volatile("{\n.reg .pred done;\n"
+               "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
 DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
@@ -1152,7 +1184,8 @@ DEVICE void cp_async_16(uint32_t to, const void* from, int existing = 16) {
 template <typename T>
 DEVICE void cp_async_element(uint32_t to, const T* from, bool exists) {
   constexpr int kSize = sizeof(T);
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
 }
 DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -1168,7 +1201,9 @@ DEVICE void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
-DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 
 // Whether this thread is the elected one of its warp. A copy instruction takes addresses that are uniform in a warp.
 // Under any other condition, the compiler makes a loop over the threads of the warp out of it.
@@ -1190,7 +1225,8 @@ DEVICE void named_barrier_sync(int team) {
 template <int kThreads>
 DEVICE bool named_barrier_or(int team, bool condition) {
   int any;
-  asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+  asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\n"
+               "bar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
                : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
   return any;
 }
@@ -1227,7 +1263,8 @@ DEVICE void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" 
 // column g of B. It also holds columns 2 t and 2 t + 1 of s, in rows g and g + 8.
 template <typename T>
 DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : SUMS_4(s, 0)
                : WORDS_4(a), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::name));
 }
@@ -1305,7 +1342,7 @@ struct Launch {
       : config{unsigned(blocks), unsigned(threads),           shared_bytes,
                stream,           attributes + (cluster == 1), unsigned(cluster > 1) + early} {
     if (blocks > 2147483647) check(cudaErrorInvalidConfiguration);
-    attributes[0].val.clusterDim = {unsigned(cluster), 1, 1},
+    attributes[0].val.clusterDim = {unsigned(cluster), 1, 1};
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
   }
   Launch(const Launch&) = delete;   // a copy's config would point to the attributes of the original
@@ -1336,7 +1373,8 @@ static int ask_device_once(const F& ask) {
 template <auto kKernel>
 static void allow_shared_memory(int bytes) {
   auto allow = [&] {
-    return check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)), 1;
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return 1;
   };
   if (bytes > 48 * 1024) ask_device_once<kKernel>(allow);
 }
@@ -1464,7 +1502,10 @@ struct BlockCopier {
     next = view.data + (far_from + chunk_row()) * far_stride + (near_from + chunk_col()) * near_stride(view);
     step = kFarStep * far_stride;
     to = stage + (kKMajor ? offset(chunk_row(), chunk_col()) : offset(chunk_col(), chunk_row()));
-    make_opaque(step), make_opaque(to), make_opaque(whole_from), make_opaque(whole_to);
+    make_opaque(step);
+    make_opaque(to);
+    make_opaque(whole_from);
+    make_opaque(whole_to);
   }
   // Returns the offset of an element in its operand of a stage, in bytes.
   static DEVICE constexpr int offset(int line, int k) {
@@ -1581,7 +1622,10 @@ constexpr int kChain = 32;   // the fp16x3 kernel promotes once per k-block
 // Adds the sums of a chain of promotions to the total, and begins the next chain.
 template <int kCount>
 DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
-  UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
+  UNROLL for (int u = 0; u < kCount; ++u) {
+    total[u] += chain[u];
+    chain[u] = 0.0f;
+  }
 }
 """
 
@@ -1633,7 +1677,10 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
     // Start the copies of the next k-block, and wait for the copies of this one. The first iteration only copies
     stage ^= 1;
     const int next = k0 + kBlockK;
-    if (next < k_end) x_copier.copy(x, next, stage * kStage), y_copier.copy(y, next, stage * kStage);
+    if (next < k_end) {
+      x_copier.copy(x, next, stage * kStage);
+      y_copier.copy(y, next, stage * kStage);
+    }
     cp_async_commit_group();
     if (k0 < k_begin) continue;
     cp_async_wait_group<1>();
@@ -1792,7 +1839,8 @@ struct MmaReader {
     } else if constexpr (sizeof(T) == 8) {
       UNROLL for (int i = 0; i < 2; ++i) {
         const float2 two = load_shared<float2>(from(i * 8, 0));
-        w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
+        w[2 * i] = __float_as_uint(two.x);
+        w[2 * i + 1] = __float_as_uint(two.y);
       }
     } else {
       UNROLL for (int i = 0; i < 4; ++i)
@@ -1996,9 +2044,10 @@ struct SplitTf32YSplitter {
   uint32_t from, to;   // addresses of the thread's first element: in the first stage, and in `split`
   DEVICE SplitTf32YSplitter(const uint8_t* stage, const float* split) {
     const int k = threadIdx.x % 8 * 4, col = (threadIdx.x / 8 ^ threadIdx.x % 8) * 4;
-    from = shared_address(stage) + From::offset(col, k),
+    from = shared_address(stage) + From::offset(col, k);
     to = shared_address(split) + To::offset(col / 16 * 16 + col % 16 / 2, k);
-    make_opaque(from), make_opaque(to);
+    make_opaque(from);
+    make_opaque(to);
   }
   DEVICE void split(int stage) const {
     AlignedArray<float, 4> four[4];
@@ -2009,7 +2058,8 @@ struct SplitTf32YSplitter {
       AlignedArray<uint32_t, 4> large, small;
       UNROLL for (int w = 0; w < 4; ++w) split_tf32(kKMajor ? four[f].v[w] : four[w].v[f], large.v[w], small.v[w]);
       const uint32_t address = To::shift_address(to, f / 2 * 8 + f % 2, 0);
-      store_shared(address, large), store_shared(address + kStageOperandBytes, small);
+      store_shared(address, large);
+      store_shared(address + kStageOperandBytes, small);
     }
   }
 };
@@ -2024,7 +2074,10 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& memory = *reinterpret_cast<SplitTf32Memory*>(raw);
-  if (threadIdx.x == 0) ptx::mbarrier_init(&memory.sums_arrived, 1), barrier_init_fence();
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&memory.sums_arrived, 1);
+    barrier_init_fence();
+  }
   cluster_arrive_relaxed();   // write_tile waits for this before it sends sums to other CTAs
   const WorkTile<float> work =
       find_work<float>(p, plan, ptx::get_sreg_clusterid_x(), cta_rank_in_cluster(), kSplitTf32BlockK);
@@ -2058,9 +2111,10 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     }
     // Start the copies of a later stage
     const int next = number + kSplitTf32Stages;
-    if (next < k_blocks)
-      x.copy(view_x, k_begin + next * kSplitTf32BlockK, stage),
-          y.copy(view_y, k_begin + next * kSplitTf32BlockK, stage);
+    if (next < k_blocks) {
+      x.copy(view_x, k_begin + next * kSplitTf32BlockK, stage);
+      y.copy(view_y, k_begin + next * kSplitTf32BlockK, stage);
+    }
     cp_async_commit_group();
     stage = stage == (kSplitTf32Stages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
@@ -2177,8 +2231,10 @@ template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {
     memory.work = find_work<T>(p, plan, cluster, cta_rank_in_cluster(), kMmaBlockK<T>);
-    NV_IF_TARGET(NV_PROVIDES_SM_90,
-                 (if (plan.cluster_size > 1) ptx::mbarrier_init(&memory.sums_arrived, 1), barrier_init_fence();))
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) {
+                   ptx::mbarrier_init(&memory.sums_arrived, 1);
+                   barrier_init_fence();
+                 }))
   }
   __syncthreads();
   const WorkTile<T>& work = memory.work;
@@ -2190,7 +2246,10 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   MmaCopier<T, kXKMajor, kUnit> x(make_view(kX, p, work), k_begin, stages);
   MmaCopier<T, kYKMajor, kUnit> y(make_view(kY, p, work), k_begin, stages + kStageOperandBytes);
   auto copy = [&](int k0, int stage) {
-    if (k0 < k_end) x.copy(make_view(kX, p, work), k0, stage), y.copy(make_view(kY, p, work), k0, stage);
+    if (k0 < k_end) {
+      x.copy(make_view(kX, p, work), k0, stage);
+      y.copy(make_view(kY, p, work), k0, stage);
+    }
     cp_async_commit_group();
   };
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
@@ -2305,7 +2364,10 @@ struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   DEVICE void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
   }
 };
 
@@ -2736,7 +2798,8 @@ struct SixteenBitPolicy {
   };
 
   static DEVICE void prepare(const Product& args, Shared& shared) {
-    prefetch_tma_descriptor(args.x), prefetch_tma_descriptor(args.y);
+    prefetch_tma_descriptor(args.x);
+    prefetch_tma_descriptor(args.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.policy.landed[u], 1);
     ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
     shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
@@ -2745,7 +2808,10 @@ struct SixteenBitPolicy {
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
     ClusterTiles tiles = args.tiles;
     // The compiler then knows the order of the tiles, which saves a tenth of the code
-    if (kStoresTwice) tiles.order.x_range = tiles.order.y_range = KRange::kAll, tiles.order.c_lower = 1;
+    if (kStoresTwice) {
+      tiles.order.x_range = tiles.order.y_range = KRange::kAll;
+      tiles.order.c_lower = 1;
+    }
     return tiles.find_tile(number);
   }
   static DEVICE bool has_work(const Product&) { return true; }
@@ -2786,11 +2852,11 @@ struct SixteenBitPolicy {
     UNROLL for (int u = 0; u < kBlocksY; ++u) operands.y[u] = line(args.p.y_range, tile.col + rank * blocks + u);
     const bool diagonal = on_diagonal_of_c(args, tile);
     operands.y_boxes = diagonal ? 0 : kMergesBoxes && !args.tiles.column_split_tiles ? 1 : blocks;
-    operands.first_y_box = kBlocksM + rank * blocks,
+    operands.first_y_box = kBlocksM + rank * blocks;
     operands.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
-    operands.x_batch = batch_offset(args.p, args.x_batch, tile.batch),
+    operands.x_batch = batch_offset(args.p, args.x_batch, tile.batch);
     operands.y_batch = batch_offset(args.p, args.y_batch, tile.batch);
-    operands.x_diagonal = first_on_diagonal(args.p.x_range, tile.row),
+    operands.x_diagonal = first_on_diagonal(args.p.x_range, tile.row);
     operands.y_diagonal = first_on_diagonal(args.p.y_range, tile.col);
     return operands;
   }
@@ -2996,7 +3062,10 @@ struct SixteenBitPolicy {
       meet();
       if (policy.found == ~0u) return;
       const uint32_t box = policy.found ^ cta;
-      if (threadIdx.x == 0) policy.part = args.non_finite.take(box), __threadfence();
+      if (threadIdx.x == 0) {
+        policy.part = args.non_finite.take(box);
+        __threadfence();
+      }
       meet();
       if (policy.part < 0) continue;
       const uint32_t rows = ceil_div(args.p.m, kBlock), cols = ceil_div(args.p.n, kBlock);
@@ -3021,8 +3090,10 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   }();
   const cuuint64_t unit = batch_unit(p, batch_strides), depth = p.k;
   cuuint64_t batches = 1;
-  for (int d = 0; d < p.batch_dims; ++d)
-    steps[d] = batch_strides[d] / unit, batches += (p.batch_size[d] - 1) * steps[d];
+  for (int d = 0; d < p.batch_dims; ++d) {
+    steps[d] = batch_strides[d] / unit;
+    batches += (p.batch_size[d] - 1) * steps[d];
+  }
   const cuuint64_t sizes[] = {k_stride == 1 ? depth : lines, k_stride == 1 ? lines : depth, batches};
   const cuuint64_t strides[] = {std::max(line_stride, k_stride) * 2, unit * 2};
   const cuuint32_t box[] = {kBlock, rows_of_box, 1}, every[] = {1, 1, 1};
@@ -3055,7 +3126,8 @@ SixteenBitLauncher launch_narrow_float16, launch_wide_float16, launch_narrow_bfl
 template <typename T>
 static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   SixteenBitProduct args = {};
-  args.p = p, args.tiles = choose_sixteen_bit_tiles(p, gpu);
+  args.p = p;
+  args.tiles = choose_sixteen_bit_tiles(p, gpu);
   if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
   // CTAs that share k wait only for phase 0 of sums_written, so their cluster must not get a second tile
   if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
@@ -3320,13 +3392,19 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     static_assert(kQuads == 4, "a thread's quads are a square");
     UNROLL for (int e = 0; e < 4; ++e) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? next_quad : source));
-      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
+      block[0][e] = q.x;
+      block[1][e] = q.y;
+      block[2][e] = q.z;
+      block[3][e] = q.w;
       next_quad = next_address(next_quad, col_stride);
     }
   } else if (vectorized) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad_row(i) < rows ? next_quad : source));
-      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
+      block[i][0] = q.x;
+      block[i][1] = q.y;
+      block[i][2] = q.z;
+      block[i][3] = q.w;
       next_quad = next_address(next_quad, step);
     }
   } else {
@@ -3372,14 +3450,20 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   uint32_t largest = 0, least = 0xFFFFFFFFu;
   UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
     const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
-    largest = max(largest, magnitude), least = min(least, magnitude - 1);
+    largest = max(largest, magnitude);
+    least = min(least, magnitude - 1);
   }
   largest = __reduce_max_sync(0xFFFFFFFFu, largest);
   least = __reduce_min_sync(0xFFFFFFFFu, least);
-  if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
+  if (t % 32 == 0) {
+    scratch.largest[t / 32] = largest;
+    scratch.least[t / 32] = least;
+  }
   __syncthreads();
-  UNROLL for (int w = 0; w < kPackers / 32; ++w)
-    largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
+  UNROLL for (int w = 0; w < kPackers / 32; ++w) {
+    largest = max(largest, scratch.largest[w]);
+    least = min(least, scratch.least[w]);
+  }
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;
@@ -3569,7 +3653,10 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
     if (tile.split < tile.splits - 1) {
       store_sums(total[0], slot + int64_t(tile.split) * kWarpgroupSums, 128);
       named_barrier_sync<128>(group);
-      if (thread == 0) __threadfence(), atomicAdd(finished, 1);
+      if (thread == 0) {
+        __threadfence();
+        atomicAdd(finished, 1);
+      }
       return;
     }
     // Wait for the other splits. If the product falls back, some of them may have been skipped.
@@ -3810,7 +3897,8 @@ struct Fp16x3Policy {
         warpgroup_commit_batch();
         warpgroup_wait<0>();
       }
-      promote(sums, x_head.unscale, y_unscale(0), total), promote(sums + 32, x_head.unscale, y_unscale(1), total + 32);
+      promote(sums, x_head.unscale, y_unscale(0), total);
+      promote(sums + 32, x_head.unscale, y_unscale(1), total + 32);
       return view.release(y_stage);
     }
     // Issue lo * hi, hi * lo and then hi * hi, so that small terms are added while the sums are small
@@ -3825,7 +3913,8 @@ struct Fp16x3Policy {
     meanwhile();
     warpgroup_wait<0>();
     view.release(y_stage);
-    promote(sums, x_unscale, first_unscale, total), promote(sums + 32, x_unscale, second_unscale, total + 32);
+    promote(sums, x_unscale, first_unscale, total);
+    promote(sums + 32, x_unscale, second_unscale, total + 32);
   }
 
   // Computes one tile. Its ClusterTile would occupy registers. So each chain reads it from shared memory when it ends,
@@ -3889,8 +3978,8 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
 // Adds to a tile of C what the packed operands X' and Y' miss. R and S are the outliers of X and Y, so the product is
 // (X' + R)(Y' + S) = X' Y' + R Y + X' S. A single term may be less than half a last bit of C. So the terms of an
 // element are summed in float64, and the sum is added once. The order of the terms is fixed, so that results repeat.
-[[maybe_unused]] static __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch, const Tile& tile,
-                                                                  Corrections& sums) {
+[[maybe_unused]] static __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch,
+                                                                  const Tile& tile, Corrections& sums) {
   const Product& p = args.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_x_block = find_matrix(args.x, batch) * args.x.blocks_each, row = tile.i * kBlock,
@@ -4138,11 +4227,15 @@ static Packed describe_packed(const Product& p, Operand operand) {
   Packed to = operand == kX
                   ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_range != KRange::kAll}
                   : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_range != KRange::kAll};
-  if (k_is_row(operand, p)) std::swap(to.row_stride, to.col_stride), std::swap(to.rows, to.cols);
+  if (k_is_row(operand, p)) {
+    std::swap(to.row_stride, to.col_stride);
+    std::swap(to.rows, to.cols);
+  }
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::count(strides, strides + p.batch_dims, 0) == p.batch_dims;
   const int64_t rows = ceil_div(to.rows, kBlock), cols = ceil_div(to.cols, kBlock);   // in blocks
-  to.block_cols = cols, to.matrices = common ? 1 : p.batches;
+  to.block_cols = cols;
+  to.matrices = common ? 1 : p.batches;
   to.blocks_each = std::min(to.triangular ? triangle(cols) : rows * cols, kMaxSize);
   return to;
 }
@@ -4187,17 +4280,21 @@ struct Workspace {
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
       args.split_tiles = choose_split_tiles(u ? *dy : p, clusters, products);
-      take(args.queue.word, 1), take(args.next_fixup_tile, 1);
+      take(args.queue.word, 1);
+      take(args.next_fixup_tile, 1);
       const TileOrder& order = args.split_tiles.tiles.order;
       take(args.finished_splits, kTileEdge / kBlock * int64_t(order.rows) * order.cols * p.batches);
     }
     // What pack_blocks resets ends here
-    first.words = (bytes - sizeof(*first.progress)) / sizeof(int), bytes = (bytes + 127) / 128 * 128;
+    first.words = (bytes - sizeof(*first.progress)) / sizeof(int);
+    bytes = (bytes + 127) / 128 * 128;
     auto take_blocks = [&](Packed& to, int& blocks) {
       blocks = std::min(int64_t(to.matrices) * to.blocks_each, kMaxSize);   // no GPU has memory for more
-      take(to.metadata, blocks), take(to.blocks, blocks * block_bytes(p.allow_tf32));
+      take(to.metadata, blocks);
+      take(to.blocks, blocks * block_bytes(p.allow_tf32));
     };
-    take_blocks(x, first.x_blocks), take_blocks(y, first.y_blocks);
+    take_blocks(x, first.x_blocks);
+    take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
     const SplitTiles& split_tiles = first.split_tiles;
@@ -4212,9 +4309,15 @@ struct Workspace {
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
       take(args.partial_sums, p.batches * split_tiles.partial_slots * kTile);
-      if (u) args.p = *dy, args.x = kept->x, args.y = x;
-      args.split_tiles.tiles.clusters = (clusters + products - 1 - u) / products, args.chain_sums = first.chain_sums;
-      args.controls = first.controls, args.progress = first.progress;
+      if (u) {
+        args.p = *dy;
+        args.x = kept->x;
+        args.y = x;
+      }
+      args.split_tiles.tiles.clusters = (clusters + products - 1 - u) / products;
+      args.chain_sums = first.chain_sums;
+      args.controls = first.controls;
+      args.progress = first.progress;
     }
     bytes = (bytes + 127) / 128 * 128 + kLayoutVersion;
   }
@@ -4399,9 +4502,13 @@ struct Structure {
 // kMaxBatchDims leading dimensions, these become one. That copies an operand whose dimensions do not merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p = {};
-  if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
+  if (x.dim() - 2 > kMaxBatchDims) {
+    x = x.flatten(0, -3);
+    y = y.flatten(0, -3);
+  }
   // [begin batch of a product]
-  p.batches = 1, p.batch_dims = 0;
+  p.batches = 1;
+  p.batch_dims = 0;
   // Neighbouring dimensions merge if the strides of both operands allow it. Dimensions of size 1 are left out.
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
     const int64_t size = x.size(d);
@@ -4409,9 +4516,11 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     int dim = p.batch_dims - 1;
     const bool merged = dim >= 0 && p.x_batch[dim] == x.stride(d) * size && p.y_batch[dim] == y.stride(d) * size;
     dim += !merged;
-    p.batches *= size, p.batch_dims = dim + 1;
+    p.batches *= size;
+    p.batch_dims = dim + 1;
     p.batch_size[dim] = merged ? p.batch_size[dim] * size : size;
-    p.x_batch[dim] = x.stride(d), p.y_batch[dim] = y.stride(d);
+    p.x_batch[dim] = x.stride(d);
+    p.y_batch[dim] = y.stride(d);
   }
   // [end batch of a product]
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
@@ -4419,29 +4528,45 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
                                                    std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                                                    std::to_string(n) + " is too large; at most " +
                                                    std::to_string(kMaxSize) + " a side");
-  p.m = m, p.n = n, p.k = k;
-  p.type = element_type(x), p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  p.type = element_type(x);
+  p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
   // A single column or row may have two equal strides. The stride that is never used becomes the length of the other
   // dimension.
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
-  p.x = x.const_data_ptr(), p.x_row = stride(x, -2), p.x_col = stride(x, -1);
-  p.y = y.const_data_ptr(), p.y_row = stride(y, -2), p.y_col = stride(y, -1);
-  p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1), p.c_batch = m * n;
+  p.x = x.const_data_ptr();
+  p.x_row = stride(x, -2);
+  p.x_col = stride(x, -1);
+  p.y = y.const_data_ptr();
+  p.y_row = stride(y, -2);
+  p.y_col = stride(y, -1);
+  p.c = c.mutable_data_ptr();
+  p.c_row = c.stride(-2);
+  p.c_col = c.stride(-1);
+  p.c_batch = m * n;
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   // [begin masks of a product]
   const Structure masks(structure, contraction);
   // The ranges of X, by mask. Y has the opposite ones, since its lines are columns.
   const KRange sides[] = {KRange::kAll, KRange::kToDiagonal, KRange::kFromDiagonal};
-  p.x_range = sides[masks.x], p.y_range = KRange(-sides[masks.y]);
-  p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
+  p.x_range = sides[masks.x];
+  p.y_range = KRange(-sides[masks.y]);
+  p.c_lower = masks.c != kAll;
+  p.symmetric = masks.c == kSymmetric;
   // An upper C is computed as the lower C^T = Y^T X^T, in the same memory with its strides swapped
   if (masks.c == kUpper) {
-    std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch), std::swap(p.x_range, p.y_range);
-    std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
-    std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
+    std::swap(p.x, p.y);
+    std::swap(p.x_batch, p.y_batch);
+    std::swap(p.x_range, p.y_range);
+    std::swap(p.x_row, p.y_col);
+    std::swap(p.x_col, p.y_row);
+    std::swap(p.m, p.n);
+    std::swap(p.c_row, p.c_col);
   }
   // [end masks of a product]
   return p;
@@ -4514,11 +4639,15 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
               "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice on(x);
   c10::SmallVector<int64_t, 8> shape(x.sizes());
-  shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
+  shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2);
+  shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = make_empty(shape, x.options());
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has any term
   Product p = describe(x, y, c, contraction, structure);
-  if (p.symmetric && is_computed_whole(p, on)) structure &= 15, p.c_lower = p.symmetric = 0;   // C has no mask
+  if (p.symmetric && is_computed_whole(p, on)) {   // then C has no mask
+    structure &= 15;
+    p.c_lower = p.symmetric = 0;
+  }
   const Kernel kernel = kernel_for(p, on, Path(path));
   // If C is upper, describe has swapped the operands: p.x is y, and p.y is x
   if (const int copies = operands_to_copy(p, kernel)) {
