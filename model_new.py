@@ -7,12 +7,12 @@
     C = tril_matmul(A, B)    # tril(A) @ tril(B)
     C.sum().backward()       # A.grad and B.grad are lower triangular, as A, B and C are
 
-A dense product of N x N matrices takes 2 N^3 floating-point operations. A product of two triangles takes a sixth of them:
+A dense product of N x N matrices takes 2 N^3 floating-point operations. A product of two triangles takes a sixth:
 
     C[i, j] = sum over k = j..i of A[i, k] * B[k, j]      (i >= j, and exactly zero above the diagonal)
 
-The functions take float32, float64, float16 or bfloat16 tensors of any strides. Leading dimensions broadcast. Each docstring
-has the shapes and the errors. All functions but explain have gradients of any order.
+The functions take float32, float64, float16 or bfloat16 tensors of any strides. Leading dimensions broadcast. Each
+docstring has the shapes and the errors. All functions but explain have gradients of any order.
 
     tril_matmul(A, B)             tril(A) @ tril(B)
     triu_matmul(A, B)             triu(A) @ triu(B)
@@ -28,7 +28,7 @@ has the shapes and the errors. All functions but explain have gradients of any o
 
 TriangularModelNew, GramModelNew and InverseModelNew are modules as well. The judge, check.py, uses them.
 
-The contract has two tables. The first has errors. An error of an element of C is relative to the same element of |A| |B|.
+The contract has two tables. The first has errors. The error of an element of C is relative to the element of |A| |B|.
 
     setting                   largest error of an element
     -----------------------   --------------------------------------------------------------------------------------
@@ -38,8 +38,8 @@ The contract has two tables. The first has errors. An error of an element of C i
     float64                   2 sqrt(k) 2^-53 as a rule, and at most 3/8 k 2^-53 where all terms are alike.
     a CPU, a GPU before 8.0   The error of torch's own products.
 
-  * The float32 bound holds unless |A| |B| overflows or a product underflows. Inputs made against it have reached 2.4e-6. Up
-    to k = 8192 no input exceeds 5.3e-6.
+  * The float32 bound holds unless |A| |B| overflows or a product underflows. Inputs made against it have reached
+    2.4e-6. Up to k = 8192 no input exceeds 5.3e-6.
   * On a CPU, torch's errors are larger in long sums of a result that is one row or one column. Some CPUs have bfloat16
     products. There set_float32_matmul_precision("medium") lets torch round float32 operands to 8 bits.
 
@@ -54,11 +54,11 @@ The contract has two tables. The first has errors. An error of an element of C i
     CPUs, GPUs before 8.0     torch's own products compute. On such a GPU the host waits for the results. In large
                               products of two lower or two upper triangles, blocks of zeros are not multiplied.
 
-The file needs torch 2.9 or later, and Python 3.10 or later. With a GPU it also needs ninja, nvcc and a C++ compiler. The
-first import compiles the kernels for the GPUs present. Every import initialises CUDA, in order to see these GPUs. A process
-that has imported the file must therefore spawn, not fork, the processes that are to use a GPU.
+The file needs torch 2.9 or later, and Python 3.10 or later. With a GPU it also needs ninja, nvcc and a C++ compiler.
+The first import compiles the kernels for the GPUs present. Every import initialises CUDA, in order to see these GPUs. A
+process that has imported the file must therefore spawn, not fork, the processes that are to use a GPU.
 
-The map has the sections in order. `# ====` begins a part, `# ----` a section, and `// ----` a subsection of CUDA or C++.
+The map lists the sections in order. `# ====` begins a part, `# ----` a section, and `// ----` a subsection of C++.
 
     1  CUDA source
          Types                      How the kernels and the C++ binding describe one product.
@@ -4389,9 +4389,10 @@ bool launch_gradients(const Product& product, const Product& dx, const Product& 
 
 # ==== 2. Binding and build ====
 
-# The C++ binding: the only C++ that knows torch. It takes tensors, and checks that they fit each other. It describes
-# each product as a Product, asks the policy for a kernel, and launches it. The CUDA source includes none of torch's
-# headers, so nvcc compiles it in a third of the time.
+# ---- Binding: the only C++ that knows torch. ----
+#
+# Takes tensors, and checks that they fit each other. Describes each product as a Product, asks the policy for a kernel,
+# and launches it. The CUDA source includes none of torch's headers, so nvcc compiles it in a third of the time.
 _CPP_BINDING = r"""
 // ---- Binding: errors, and what a GPU is.
 
@@ -4720,22 +4721,26 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. ----
 
-# By TRIL_MATMUL_PATH: 'auto' (or unset, or empty); 'exact' or 'mma', for every CUDA product; or 'hopper', Hopper's two kernels, with the
-# mma kernel for float64 and on other GPUs.
+# The values of TRIL_MATMUL_PATH. With 'auto', which is also the default, the policy takes the fastest kernel. 'exact'
+# and 'mma' name the kernel for every product. With 'hopper' only Hopper's two kernels compute, but float64 and other
+# GPUs have the mma kernel.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
 _wanted = os.environ.get("TRIL_MATMUL_PATH") or "auto"
 if _wanted not in _PATHS:
-    raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact', 'mma' or 'hopper', but is {_wanted!r}")
+    _accepted = "'auto', 'exact', 'mma' or 'hopper'"
+    raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be {_accepted}, but is {_wanted!r}")
 _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. ----
 
 # In reading order, which is the compilers' order. A section that no part names belongs to every part.
 _CUDA_SECTIONS = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH, _CUDA_COPIER]
-_CUDA_SECTIONS += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_TILE_LAUNCH, _CUDA_MMA_LAUNCH, _CUDA_SKELETON]
-_CUDA_SECTIONS += [_CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
-_CUDA_SECTIONS += [_CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR, _CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
-_FP16X3_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
+_CUDA_SECTIONS += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_TILE_LAUNCH, _CUDA_MMA_LAUNCH]
+_CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL]
+_CUDA_SECTIONS += [_CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR]
+_CUDA_SECTIONS += [_CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
+_FP16X3_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
+_FP16X3_SECTIONS += [_CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
 
 
 def _instance(launcher, instance, parameters="const Product& p", arguments="p"):
@@ -4756,15 +4761,36 @@ def _fixup_instance(launcher, argument):
     return _instance(launcher, f"launch_fixup<{argument}>", "const Fp16x3Product& args", "args")
 
 
-# Each part has kernels that it alone launches, so that several nvcc can compile the parts side by side. Part 0 also has the
-# decisions of the host that the binding calls (_CUDA_POLICY). The number is the time of one core for sm_90a, in seconds,
-# beyond the 1.8 s for what all parts share (AMD EPYC, nvcc 13.0).
+# Each part has kernels that it alone launches, so that several nvcc can compile the parts side by side. Part 0 also has
+# the decisions of the host that the binding calls (_CUDA_POLICY). The number is the time of one core for sm_90a, in
+# seconds, beyond the 1.8 s for what all parts share (AMD EPYC, nvcc 13.0).
 _CUDA_PARTS = [
     (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
-    (10.3, [*_FP16X3_SECTIONS, _fp16x3_instance("launch_fp16x3_float32", "false"), _fixup_instance("launch_fixup_x_by_k", "true")]),
-    (8.0, [*_FP16X3_SECTIONS, _fp16x3_instance("launch_fp16x3_tf32", "true"), _fixup_instance("launch_fixup_x_by_line", "false")]),
+    (
+        10.3,
+        [
+            *_FP16X3_SECTIONS,
+            _fp16x3_instance("launch_fp16x3_float32", "false"),
+            _fixup_instance("launch_fixup_x_by_k", "true"),
+        ],
+    ),
+    (
+        8.0,
+        [
+            *_FP16X3_SECTIONS,
+            _fp16x3_instance("launch_fp16x3_tf32", "true"),
+            _fixup_instance("launch_fixup_x_by_line", "false"),
+        ],
+    ),
     (5.0, [_CUDA_TILE_LAUNCH, _CUDA_INVERSE]),
-    (6.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_float32", "launch_mma<float>"), _instance("launch_mma_float64", "launch_mma<double>")]),
+    (
+        6.3,
+        [
+            _CUDA_MMA_LAUNCH,
+            _instance("launch_mma_float32", "launch_mma<float>"),
+            _instance("launch_mma_float64", "launch_mma<double>"),
+        ],
+    ),
     (
         9.0,
         [
@@ -4773,7 +4799,13 @@ _CUDA_PARTS = [
             _instance("launch_mma_bfloat16", "launch_mma<__nv_bfloat16>"),
         ],
     ),
-    (6.0, [_instance("launch_float16", "launch_sixteen_bit<__half>"), _sixteen_bit_instance("launch_narrow_float16", "__half, false")]),
+    (
+        6.0,
+        [
+            _instance("launch_float16", "launch_sixteen_bit<__half>"),
+            _sixteen_bit_instance("launch_narrow_float16", "__half, false"),
+        ],
+    ),
     (6.3, [_sixteen_bit_instance("launch_wide_float16", "__half, true")]),
     (
         6.0,
@@ -4807,9 +4839,11 @@ _CXX_FLAGS = ["-O1"]  # of the binding: -O2 takes 1 s of 7 longer
 _SECONDS_OF_A_CORE = 130  # to compile all for one target, on a host of H200s
 _SECONDS_BETWEEN_REPORTS = 30
 _OLDEST = (8, 0)  # the least compute capability that has kernels
-_CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-# All get the version of torch's CUDA: the requirements of nvcc alone bring the newest nvvm, whose PTX an older ptxas refuses.
-# examples/compiler.py reads this line.
+_CAPABILITIES = []  # the compute capability of each GPU
+if torch.cuda.is_available():
+    _CAPABILITIES = [torch.cuda.get_device_capability(device) for device in range(torch.cuda.device_count())]
+# pip's packages of the CUDA toolkit. _PIP_COMMAND names torch's version of CUDA for all of them. Otherwise nvcc would
+# bring the newest nvvm, and an older ptxas refuses its PTX. examples/compiler.py reads this line.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
@@ -4819,13 +4853,16 @@ def _say(what):
 
 
 def _pip_toolkit(cuda, path):
-    """(CUDA_HOME, folders of headers, libcudart) of pip's packages for CUDA `cuda`, in the folders of `path`, or None. From CUDA 13 on they
-    make a tree, nvidia/cu13, in site-packages, or two; before, they have no nvcc."""
+    """Finds the toolkit that pip's packages for CUDA `cuda` make in the folders of `path`.
+
+    Returns (CUDA_HOME, folders of headers, libcudart), or None if a package is missing. From CUDA 13 on the packages
+    are in a tree nvidia/cu13, of which two site-packages may have a part each. Before CUDA 13 they have no nvcc.
+    """
     major = str(cuda).partition(".")[0]
     trees = [f"{os.path.abspath(folder)}/nvidia/cu{major}" for folder in path]
-    # A file of each package, in the order of _PIP_PACKAGES, and the library of the last
-    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
-    files.append(f"lib/libcudart.so.{major}")
+    # One file of each package, in the order of _PIP_PACKAGES, and then the library of the last package
+    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx"]
+    files += ["include/cuda_runtime.h", f"lib/libcudart.so.{major}"]
     found = [next((tree for tree in trees if os.path.exists(f"{tree}/{file}")), None) for file in files]
     if None in found:
         return None
@@ -4837,9 +4874,12 @@ _MODULE_CODE = sys._getframe().f_code  # the code of this file, however it is ex
 
 
 def _add_lines(strings):
-    """The strings of C++ with #line directives, so that compilers and profilers name this file and its lines. The code object knows where a
-    string begins, also where the text is executed from a string. A notebook executes a cell's statements one by one, but knows the text
-    of the cell. A string that is made at run time has no place."""
+    """Returns the strings of C++ with a #line directive before each. So compilers and profilers name this file's lines.
+
+    The code object knows the line at which a string begins, even if this file is executed from a string. A notebook
+    executes the statements of a cell one by one, so the line is found in the text of the cell. A string that is made at
+    run time has no line.
+    """
     begins = {}
     for instruction in dis.get_instructions(_MODULE_CODE):
         if instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str):
@@ -4850,8 +4890,11 @@ def _add_lines(strings):
         if string not in begins and string in cell:
             begins[string] = cell[: cell.index(string)].count("\n") + 1
     file = _MODULE_CODE.co_filename.replace("\\", "\\\\").replace('"', '\\"')
-    places = [f'#line {begins[string]} "{file}"' if string in begins else '#line 1 "made at run time"' for string in strings]
-    return [text for place, string in zip(places, strings, strict=True) for text in (place, string)]
+    texts = []
+    for string in strings:
+        texts.append(f'#line {begins[string]} "{file}"' if string in begins else '#line 1 "made at run time"')
+        texts.append(string)
+    return texts
 
 
 def _runtime_of(home):
@@ -4861,14 +4904,19 @@ def _runtime_of(home):
 
 
 def _ask_nvcc(nvcc, question, pattern):
-    """What nvcc, as a shell reads it, answers: the first group of the pattern, or None."""
-    done = subprocess.run(f"{nvcc} {question}", shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    found = re.search(pattern, done.stdout, re.MULTILINE)
+    """Runs nvcc with the options `question`. Returns the pattern's first group in what nvcc says, or None."""
+    command = f"{nvcc} {question}"
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    found = re.search(pattern, done.stdout.decode(errors="replace"), re.MULTILINE)
     return found and found[1]
 
 
 def _find_toolkit(home):
-    """(nvcc as a shell reads it, folders of headers, libcudart or its folder or None), or None without nvcc. `home` is what torch found."""
+    """Finds the CUDA toolkit. `home` is the one that torch has found, or None.
+
+    Returns None if there is no nvcc, and otherwise (nvcc, folders of headers, runtime). nvcc is a command for a shell.
+    `runtime` is the library libcudart, or its folder, or None.
+    """
     nvcc = os.environ.get("PYTORCH_NVCC")
     if not nvcc and home is not None and os.path.exists(f"{home}/bin/nvcc"):
         nvcc = shlex.quote(f"{home}/bin/nvcc")
@@ -4881,7 +4929,8 @@ def _find_toolkit(home):
         nvcc = shlex.quote(path)
     if not nvcc:
         return None
-    if home is None or _runtime_of(home) is None:  # where nvcc is a wrapper in /usr/local/bin, torch takes /usr/local for the toolkit
+    # If nvcc is a wrapper in /usr/local/bin, torch takes /usr/local for the toolkit. nvcc itself knows its folder
+    if home is None or _runtime_of(home) is None:
         home = _ask_nvcc(nvcc, "--dryrun x.cu", r"^#\$ TOP=(.+)$") or home
     if home is None:
         return nvcc, [], None
@@ -4890,7 +4939,7 @@ def _find_toolkit(home):
 
 
 def _is_whole(library):
-    """Whether a library has its end: the linker puts the table of sections there, and the ELF header says where that ends."""
+    """Returns whether a library has its end. The table of sections is there, and the ELF header says where it ends."""
     with open(library, "rb") as file:
         header = file.read(64)
     start, size, count = (int.from_bytes(header[first:end], "little") for first, end in ((40, 48), (58, 60), (60, 62)))
@@ -4898,8 +4947,9 @@ def _is_whole(library):
 
 
 def _load_build(folder, name):
-    """The extension module that lies finished in the folder, or None, also where the library there is damaged."""
-    library = next(glob.iglob(f"{glob.escape(folder)}/{name}*.so"), None)  # torch numbers what a process builds again
+    """Returns the extension module of a finished build. Returns None if the folder has no library, or a damaged one."""
+    # torch adds a number to the name of what a process builds again
+    library = next(glob.iglob(f"{glob.escape(folder)}/{name}*.so"), None)
     if library is None or not _is_whole(library):
         return None
     with contextlib.suppress(ImportError):
@@ -4911,16 +4961,20 @@ def _load_build(folder, name):
 
 
 def _build():
-    """The extension module for the GPUs present, compiled if it has not been. None where no GPU has kernels, or there is no nvcc."""
-    # From 10.0 on code for minor 0 runs on all of a family, of which an nvcc may not know each
+    """Returns the extension module for the GPUs present, and builds it if no finished build is found.
+
+    Returns None if none of the GPUs has kernels, or if there is no nvcc.
+    """
+    # From 10.0 on, code for minor number 0 runs on all GPUs of a family. An nvcc may not know each of them
     targets = sorted({(major, minor * (major < 10)) for major, minor in _CAPABILITIES if (major, minor) >= _OLDEST})
     if not targets:
         return None
     names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # a: with wgmma
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
-    # All that decides the binary: an edited file, a new GPU or another Python never meets an old build. The versions of the compilers are
-    # left out, since a finished build is loaded where there are none.
-    decisive = [*_CUDA_SOURCES, _CPP_BINDING, *_CXX_FLAGS, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
+    # The name depends on all that decides the binary. So an edited file, a new GPU or another Python never meets an old
+    # build. It does not depend on the compilers' versions, since a finished build is loaded where there is no compiler.
+    decisive = [*_CUDA_SOURCES, _CPP_BINDING, *_CXX_FLAGS, *flags]
+    decisive += [torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     decisive += [f"{name}={os.environ[name]}" for name in _COMPILER_VARIABLES if os.environ.get(name)]
     name = "tril_matmul_" + hashlib.sha256("\n".join(decisive).encode()).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -4931,7 +4985,7 @@ def _build():
 
 
 class _ExplainFolder:
-    """Inside `with`, an error of the system about the build folder says which variable names that folder."""
+    """A context in which an OSError about the build folder also says which variable names that folder."""
 
     def __init__(self, root):
         self.root = root
@@ -4947,14 +5001,16 @@ class _ExplainFolder:
 
 
 def _count_jobs():
-    """How many compilers may run at once."""
+    """Returns how many compilers may run at once."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return int(os.environ.get("MAX_JOBS") or cores)
 
 
 def _group_parts(jobs):
-    """The parts of the source in at most `jobs` groups that take about as long as each other. Where there are few cores few nvcc run, and
-    what the parts share is compiled less often."""
+    """Divides the parts of the source into at most `jobs` groups, which take about equal times to compile.
+
+    One nvcc compiles one group. So with few cores, what all parts share is compiled less often.
+    """
     groups = [[] for _ in range(min(max(jobs, 1), len(_CUDA_PARTS)))]
     seconds = [0.0] * len(groups)
     for part in sorted(range(len(_CUDA_PARTS)), key=lambda part: -_CUDA_PARTS[part][0]):
@@ -4965,8 +5021,11 @@ def _group_parts(jobs):
 
 
 def _start_nvcc(room, nvcc, flags, jobs):
-    """Starts a shell that compiles the kernels in the folder `room`. Returns its process and the names of the objects. The file `running`
-    is gone when all nvcc have ended; each leaves what it says in a file that ends in .log."""
+    """Starts a shell that compiles the kernels in the folder `room`. Returns its process and the names of the objects.
+
+    The shell removes the file `running` when every nvcc has ended. Each nvcc writes its messages to a file
+    kernels*.log.
+    """
     script = [f"while sleep {_SECONDS_BETWEEN_REPORTS} && [ -e running ] && kill -0 {os.getpid()} 2>/dev/null; do"]
     script += [f"  seconds=$((${{seconds:-0}} + {_SECONDS_BETWEEN_REPORTS}))"]
     script += ['  echo "tril_matmul: still building the CUDA kernels, for $seconds s so far" >&2', "done &"]
@@ -4976,9 +5035,10 @@ def _start_nvcc(room, nvcc, flags, jobs):
         with open(f"{room}/kernels{number}.cu", "w") as file:
             file.write("\n".join(_add_lines(strings)))
         objects.append(f"kernels{number}.o")
+        file = f"kernels{number}"
         part = f"-DPART={min(group)}"  # what part 0 alone defines has to be in one object
-        script += [f"{nvcc} {shlex.join(flags)} {part} -c kernels{number}.cu -o kernels{number}.o >kernels{number}.log 2>&1 &"]
-        script += ['compilers="$compilers $!"']
+        command = f"{nvcc} {shlex.join(flags)} {part} -c {file}.cu -o {file}.o"
+        script += [f"{command} >{file}.log 2>&1 &", 'compilers="$compilers $!"']
     script += ["wait $compilers", "rm running"]
     with open(f"{room}/nvcc.sh", "w") as file:
         file.write("\n".join([*script, ""]))
@@ -4987,15 +5047,18 @@ def _start_nvcc(room, nvcc, flags, jobs):
 
 
 def _end(process):
-    """Ends a process that leads a session, and all that it has started."""
+    """Ends a process that leads a session, and all processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
 
 
 def _compile(root, name, flags, targets):
-    """The module, built in a folder that gets its name last: a build that was killed, or goes on without its Python, is never taken for
-    one."""
+    """Builds the extension module and returns it. Returns None if there is no nvcc.
+
+    The build's folder gets its final name last. So a build that was killed, or that goes on without its Python, is
+    never taken for a finished one.
+    """
     import fcntl
 
     from torch.utils import cpp_extension
@@ -5008,19 +5071,21 @@ def _compile(root, name, flags, targets):
     with contextlib.ExitStack() as stack:
         with _ExplainFolder(root):
             os.makedirs(root, exist_ok=True)
-            lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))  # unbuffered: on a full disk closing would write again
-        with contextlib.suppress(OSError):  # a file system without locks: each process builds for itself
+            # Unbuffered, because on a full disk close() would write again, and fail again
+            lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))
+        with contextlib.suppress(OSError):  # on a file system without locks each process builds for itself
             for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | waits)
                     break
                 lock.seek(0)
-                _say(f"waiting for {lock.read().decode() or 'another process'}, which is building the CUDA kernels ({lock.name})")
+                builder = lock.read().decode() or "another process"
+                _say(f"waiting for {builder}, which is building the CUDA kernels ({lock.name})")
             if (module := _load_build(folder, name)) is not None:
                 return module
             shutil.rmtree(folder, ignore_errors=True)  # a damaged build
-            for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
-                shutil.rmtree(left, ignore_errors=True)
+            for remains in glob.glob(f"{glob.escape(folder)}.build.*"):  # of builds that were killed
+                shutil.rmtree(remains, ignore_errors=True)
             lock.truncate(0)
             lock.write(b"process %d" % os.getpid())
         jobs = _count_jobs()
@@ -5028,35 +5093,42 @@ def _compile(root, name, flags, targets):
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {seconds:.0f} s on {jobs} cores")
         release = _ask_nvcc(nvcc, "--version", r"release (\d+\.\d+)")
         if release and torch.version.cuda and release.partition(".")[0] != torch.version.cuda.partition(".")[0]:
-            _say(f"warning: {nvcc} is of CUDA {release}, but torch is built for CUDA {torch.version.cuda}; CUDA_HOME names another toolkit")
+            versions = f"{nvcc} is of CUDA {release}, but torch is built for CUDA {torch.version.cuda}"
+            _say(f"warning: {versions}; CUDA_HOME names another toolkit")
         with _ExplainFolder(root):
-            room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
+            folders = tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True)
+            room = stack.enter_context(folders)
             os.chmod(room, 0o755)
-            if runtime and os.path.isfile(runtime):  # pip's library has a version in its name, and the linker is told -lcudart
+            if runtime and os.path.isfile(runtime):
+                # The linker is told -lcudart, but pip's library has a version in its name
                 os.symlink(runtime, f"{room}/libcudart.so")
                 runtime = "."
-            flags = ["-std=c++17", "-Xcompiler=-fPIC", "-diag-suppress=177", *flags]  # 177: unused, what other parts use
+            # Diagnostic 177: a part does not use the functions that only other parts use
+            flags = ["-std=c++17", "-Xcompiler=-fPIC", "-diag-suppress=177", *flags]
             flags += [f"-I{path}" for path in headers]
             flags += ["-ccbin", os.environ["CC"]] if os.environ.get("CC") else []  # as torch has it
             start = time.perf_counter()
             process, objects = _start_nvcc(room, nvcc, flags, jobs)
             stack.callback(_end, process)
         failed = (
-            f"the build failed after {{:.0f}} s; the error below is the compiler's. nvcc is {nvcc} of CUDA {release or 'unknown'}, and"
-            f" CUDA_HOME names another toolkit. The build needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++"
-            " compiler (the newest torch wants C++20) and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
+            "the build failed after {:.0f} s; the error below is the compiler's."
+            f" nvcc is {nvcc} of CUDA {release or 'unknown'}, and CUDA_HOME names another toolkit."
+            f" The build needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}),"
+            " a C++ compiler (the newest torch wants C++20) and ninja (pip install ninja);"
+            " TORCH_EXTENSIONS_DIR names the build folder."
         )
 
         def report(kind, *_):
             seconds = time.perf_counter() - start
             if kind is None:
                 _say(f"built in {seconds:.0f} s")
-            elif issubclass(kind, RuntimeError):  # which torch raises where a compiler fails
+            elif issubclass(kind, RuntimeError):  # torch raises it if a compiler fails
                 _say(failed.format(seconds))
 
         stack.push(report)  # an error goes on
-        # load_inline compiles the binding beside nvcc; its linker waits for nvcc. torch is told nothing of CUDA: then it needs neither
-        # PYTORCH_NVCC nor CUDA_HOME, which another thread that builds an extension reads, and a space in a folder does no harm.
+        # load_inline compiles the binding while nvcc runs, and its linker waits until every nvcc has ended. torch is
+        # told nothing of CUDA, so it needs neither PYTORCH_NVCC nor CUDA_HOME. Both belong to the whole process, and
+        # another thread may build an extension by them. Without them a space in a folder's name does no harm, either.
         wait = "$$(while [ -e running ]; do sleep 0.1; done; cat kernels*.log >&2)"
         folders = [f"-L{shlex.quote(runtime).replace('$', '$$')}"] if runtime else []
         module = cpp_extension.load_inline(
@@ -5069,7 +5141,7 @@ def _compile(root, name, flags, targets):
             build_directory=room,
             with_cuda=False,
         )
-        with contextlib.suppress(OSError):  # a process that did not wait was faster
+        with contextlib.suppress(OSError):  # the folder exists if a process that did not wait was faster
             os.rename(room, folder)
             module.__file__ = f"{folder}/{os.path.basename(module.__file__)}"
         return module
@@ -5092,13 +5164,15 @@ def _private(path):
 _DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
 _keys_of = _private("_C._dispatch_keys")
 _keys_around = _private("_C._dispatch_tls_local_include_set")  # keys that modes, transforms and tracing add to a call
-_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # the innermost of nested derivatives
+# Allows an autograd.Function to serve the innermost of nested derivatives
+_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 # Forward mode and torch.func need all three; see _define.
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
-_SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")  # DTensor's tables, indexed by operator
+# DTensor's tables, indexed by operator
+_SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # _unsafe_view returns no view
 
 # ---- Arguments: contractions, masks, and the checks of what a caller gives. ----
@@ -5115,7 +5189,7 @@ def _masked(x, y, c):
 
 
 def _masks(structure, contraction=_NN):
-    """Returns the masks (x, y, c) of a structure. The masks of X and Y are those after the contraction's transposition."""
+    """Returns the masks (x, y, c) of a structure. The contraction's transposition of X or Y is applied to its mask."""
     x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
     return _TRANSPOSED[x] if contraction == _TN else x, _TRANSPOSED[y] if contraction == _NT else y, c
 
@@ -5145,9 +5219,9 @@ def _checked_flags(function, **flags):
 def _prepared(function, A, B, contraction, structure, names="AB", autocast=True):
     """Checks the operands of a product, and returns them with broadcast leading dimensions.
 
-    If `autocast` is True and autocast is enabled, the operands are converted to its dtype. `function` and the letters of
-    `names` are the names in error messages. TypeError, ValueError or RuntimeError says which operand is not accepted, and
-    what is accepted.
+    If `autocast` is True and autocast is enabled, the operands are converted to its dtype. `function` and the letters
+    of `names` are the names in error messages. TypeError, ValueError or RuntimeError says which operand is not
+    accepted, and what is accepted.
     """
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         must = f"{function}: {name} must"
@@ -5166,16 +5240,18 @@ def _prepared(function, A, B, contraction, structure, names="AB", autocast=True)
             raise ValueError(f"{must} be square in its last two dimensions, but has shape {tuple(T.shape)}")
     a, b, device, (first, second) = A.shape, B.shape, A.device.type, names
     if a[-2 if contraction == _TN else -1] != b[-1 if contraction == _NT else -2]:
-        what = f"as many {'rows' if contraction == _TN else 'columns'} as {second} has {'columns' if contraction == _NT else 'rows'}"
+        of_first, of_second = "rows" if contraction == _TN else "columns", "columns" if contraction == _NT else "rows"
+        what = f"as many {of_first} as {second} has {of_second}"
         raise ValueError(f"{function}: {first} must have {what}, but their shapes are {tuple(a)} and {tuple(b)}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
-            leading = f"{tuple(a[:-2])} and {tuple(b[:-2])}"
-            raise ValueError(f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {leading}")
+            both, leading = f"{first} and {second}", f"{tuple(a[:-2])} and {tuple(b[:-2])}"
+            raise ValueError(f"{function}: the leading dimensions of {both} must broadcast, but are {leading}")
     must = f"{function}: {first} and {second} must"
     if A.device != B.device:
         raise RuntimeError(f"{must} be on the same device, but are on {A.device} and {B.device}")
-    cast = autocast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
+    cast = autocast and torch.float64 not in (A.dtype, B.dtype)
+    cast = cast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
     if A.dtype != B.dtype and not cast:
         raise RuntimeError(f"{must} have the same dtype, but are {A.dtype} and {B.dtype}")
     if device not in ("cpu", "cuda", "meta"):
@@ -5208,9 +5284,10 @@ def _describe_homes():
 def _built():
     if _EXTENSION is None:
         raise RuntimeError(
-            "tril_matmul: the CUDA kernels were not built when this file was imported, because no nvcc was found (or no GPU was visible"
-            f" then).{_describe_homes()} Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit"
-            f" lies, or (from CUDA 13 on) {_PIP_COMMAND}; then import again."
+            "tril_matmul: the CUDA kernels were not built when this file was imported,"
+            f" because no nvcc was found (or no GPU was visible then).{_describe_homes()}"
+            f" Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit lies,"
+            f" or (from CUDA 13 on) {_PIP_COMMAND}; then import again."
         )
     return _EXTENSION
 
@@ -5218,7 +5295,8 @@ def _built():
 # ---- torch's own products: tensors of a CPU, and of GPUs before compute capability 8.0. ----
 
 _BLOCK = 128  # rows in a block of a triangle; 96 to 160 differ by less than 5 % for N = 256 to 1024 on two CPU cores
-_LARGEST_DENSE = 240, 320  # the largest N for which a dense product is faster than blocks: for one matrix, and in a batch
+# The largest N for which a dense product is faster than blocks: for one matrix, and in a batch
+_LARGEST_DENSE = 240, 320
 _SUMMED = 16  # rows or columns in a block of _running_sums
 _CACHED = 2**18  # elements of a batch that are multiplied together, so that they stay in a CPU's caches
 
@@ -5233,7 +5311,8 @@ def _mirrored(C, out):
     return C
 
 
-_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # functions (T, out=None) that apply a mask, indexed by mask
+# Functions (T, out=None) that apply a mask, indexed by mask
+_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)
 
 
 def _distinct(T):
@@ -5254,11 +5333,11 @@ def _may_have_specials(T):
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """Returns the product of two lower or two upper triangular matrices, or one of its gradients, without blocks of zeros.
+    """Returns the product of two lower or two upper triangles, or one of its gradients, without blocks of zeros.
 
-    X and Y are already transposed for the contraction. Each term of C[m, n] += X[m, k] Y[k, n] has its three indices in one
-    order, which the masks set. A block of the middle index therefore meets only a lower range of one of the other indices,
-    and a higher range of the other one.
+    X and Y are already transposed for the contraction. Each term of C[m, n] += X[m, k] Y[k, n] has its three indices in
+    one order, which the masks set. A block of the middle index therefore meets only a lower range of one of the other
+    indices, and a higher range of the other one.
     """
     C = X.new_zeros(X.shape)
     x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
@@ -5272,8 +5351,8 @@ def _product_in_blocks(X, Y, contraction, structure):
 
 
 def _running_sums(T, mask, dim):
-    """Returns sums along the dimension dim, which is -1 or -2. Element m is the sum of the elements up to m if the mask is
-    lower, and the sum from m on if it is upper. Without a mask it is the sum of all.
+    """Returns sums along the dimension dim, which is -1 or -2. Element m is the sum of the elements up to m if the mask
+    is lower, and the sum from m on if it is upper. Without a mask it is the sum of all.
 
     Products with small triangles of ones compute them, in less time than torch.cumsum along columns.
     """
@@ -5311,8 +5390,8 @@ def _special_terms(X, Y, multiply, x, y):
     x and y are the masks of X and Y. A masked zero is no term, whatever it would meet. multiply(X, Y) multiplies finite
     matrices with these masks. A term is special if one of its factors is NaN or Inf. Its sign is 0 if a factor is 0 or
     NaN. The special terms make Inf if the sum of their signs is their number, -Inf if this sum is the negative of their
-    number, and NaN otherwise. A term with two special factors counts twice in both sums. Both are exact, because float32
-    holds all integers up to 2^24.
+    number, and NaN otherwise. A term with two special factors counts twice in both sums. Both are exact, because
+    float32 holds all integers up to 2^24.
     """
     X_signs, Y_signs = X.sign(), Y.sign()  # the sign of NaN is 0
     numbers, signs = [], []  # sums over the special terms that X makes, then over those that Y makes
@@ -5331,8 +5410,8 @@ def _special_terms(X, Y, multiply, x, y):
 
 
 def _product_of_specials(X, Y, multiply, x, y):
-    """Returns the product of X and Y, which may have NaN or Inf. It takes the arguments of _special_terms. The finite terms
-    are the same product with zeros in place of NaN and Inf."""
+    """Returns the product of X and Y, which may have NaN or Inf. It takes the arguments of _special_terms. The finite
+    terms are the same product with zeros in place of NaN and Inf."""
     C = multiply(*(_once(_without_specials, T) for T in (X, Y)))
     positive, negative = _special_terms(X, Y, multiply, x, y)
     return C.sub_(negative).add_(positive)
@@ -5379,11 +5458,12 @@ def _inverse_by_torch(L, unit):
     # solve(L.mT) is the transpose of X. This way the substitution goes along rows, as L is stored.
     solve = functools.partial(torch.linalg.solve_triangular, upper=True, left=False, unitriangular=unit)
     below, diagonal = L.tril(-1), L.new_ones(L.shape[:-1]) if unit else L.diagonal(dim1=-2, dim2=-1)
-    special = ~(below.sum((-2, -1)) + diagonal.sum(-1)).isfinite() | (diagonal == 0).any(-1)  # one flag per matrix; a sum may overflow
+    # One flag per matrix. It may be set although all elements are finite, because their sum may overflow
+    special = ~(below.sum((-2, -1)) + diagonal.sum(-1)).isfinite() | (diagonal == 0).any(-1)
     if not special.any():
         return solve(L.mT, one.expand(L.shape)).mT.tril()
-    # `part` is L with zeros in place of NaN and Inf below the diagonal, and with ones in place of NaN, Inf and zeros on it.
-    # An Inf on the diagonal makes its row of X zero.
+    # `part` is L with zeros in place of NaN and Inf below the diagonal, and with ones in place of NaN, Inf and zeros on
+    # it. An Inf on the diagonal makes its row of X zero.
     kept = (~diagonal.isinf())[..., None].to(L.dtype)
     part = _without_specials(below).mul_(kept)
     part.diagonal(dim1=-2, dim2=-1).copy_(torch.where(diagonal.isfinite() & (diagonal != 0), diagonal, 1.0))
@@ -5404,19 +5484,20 @@ def _inverses_of_specials(L, X, diagonal):
     An element of the inverse is special if it is NaN or Inf. In each column X is right above the first special element.
     All elements below it are special, because each has a term with the element above it as a factor. While the elements
     are infinite, this term decides their signs. The product of the signs beside and on the diagonal is thus a guess at
-    every sign. One product of signs finds the first element whose guess is wrong. That element and all below it are NaN.
+    every sign. One product of signs finds the first element whose guess is wrong. From that element on all are NaN.
     """
     N = L.shape[-1]
     index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
 
     def first_rows(special, top=0):
-        """Returns the first row of each column in which `special` has a 1, or N if there is none. Row 0 of `special` is row
-        `top` of the matrix."""
+        """Returns the first row of each column in which `special` has a 1, or N if there is none. Row 0 of `special` is
+        row `top` of the matrix."""
         return N - (special * (N - index[top:, None])).amax(-2)
 
     special = L.mul(0.0).nan_to_num_(1.0)  # NaN and Inf become 1, and all else becomes 0
     special.diagonal(dim1=-2, dim2=-1).copy_(diagonal.isnan() | (diagonal == 0))
-    first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)  # column j of X has the columns k >= j of L as factors
+    # Column j of X has the columns k >= j of L as factors
+    first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)
     special.diagonal(dim1=-2, dim2=-1).zero_()
     if _may_have_specials(X):  # the substitution has overflowed
         first = torch.minimum(first, first_rows(X.mul(0.0).nan_to_num_(1.0)))
@@ -5424,7 +5505,7 @@ def _inverses_of_specials(L, X, diagonal):
     is_special = index[:, None] >= first[:, None]
     X = X.masked_fill_(is_special, 0.0)
 
-    # Each column's first special element is computed as in substitution. Its sign begins the guess at the signs below it.
+    # Each column's first special element is computed as in substitution. Its sign begins the guess at the signs below.
     row = first.clamp(max=N - 1)
     sums = (L[batch, row].triu_() * X.mT).sum(-1)  # row j of L[batch, row] makes the first special element of column j
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
@@ -5466,9 +5547,9 @@ def _inverse(L, unit):
     return _inverse_by_torch(L, unit)
 
 
-# For each contraction: the operands, contraction and structure of dX and of dY, given G = dC. The gradients are contractions
-# again (see the trilinear form at the head of the CUDA source), and each mask goes with its matrix. One operator therefore
-# serves gradients of every order.
+# For each contraction: the operands, contraction and structure of dX and of dY, given G = dC. The gradients are
+# contractions again (see the trilinear form at the head of the CUDA source), and each mask goes with its matrix. One
+# operator therefore serves gradients of every order.
 _GRADIENTS = {
     _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # C = X Y
     _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # C = X Y^T
@@ -5479,8 +5560,8 @@ _GRADIENTS = {
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     """Returns the floating-point operations of a product, two per multiply-add, for torch's FlopCounterMode.
 
-    Each mask demands that one of the indices i, j, k is at most another. Two masks that bound one index from the same side
-    leave N (N + 1) (2 N + 1) / 6 multiply-adds. Two masks that put all three indices into one order leave
+    Each mask demands that one of the indices i, j, k is at most another. Two masks that bound one index from the same
+    side leave N (N + 1) (2 N + 1) / 6 multiply-adds. Two masks that put all three indices into one order leave
     N (N + 1) (N + 2) / 6, and three masks do, too.
     """
     *batch, m, n = out_val.shape
@@ -5503,14 +5584,14 @@ def _count_inverse_flops(L, unit, *, out_val, **_):
 
 # ---- Registration: the operators, as PyTorch knows them. ----
 #
-# torch.compile, torch.export and torch.func see the operators torch.ops.tril_matmul.product and .inverse. A notebook may
-# execute this file again. The file then defines both operators anew, and torch destroys the earlier ones. The code below
-# therefore looks an operator up at each call.
+# torch.compile, torch.export and torch.func see the operators torch.ops.tril_matmul.product and .inverse. A notebook
+# may execute this file again. The file then defines both operators anew, and torch destroys the earlier ones. The code
+# below therefore looks an operator up at each call.
 
 
 class _Product(torch.autograd.Function):
-    """The autograd rules of the product C of X and Y. The last input of `record` (see _define) is (C, workspace). Both are
-    computed already, and the input has no gradient."""
+    """The autograd rules of the product C of X and Y. The last input of `record` (see _define) is (C, workspace). Both
+    are computed already, and the input has no gradient."""
 
     def setup_context(ctx, inputs, output):
         """Saves Y for dX, X for dY, and the workspace, which has both operands in packed form."""
@@ -5520,8 +5601,8 @@ class _Product(torch.autograd.Function):
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """Returns dX and dY, and None for a gradient that is not needed. If C is symmetric, Y is X, and dX may be the whole
-        gradient."""
+        """Returns dX and dY, and None for a gradient that is not needed. If C is symmetric, Y is X, and dX may be the
+        whole gradient."""
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
         # Tracing and second derivatives need the operator: the binding's `gradients` supports neither
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
@@ -5546,13 +5627,13 @@ class _Product(torch.autograd.Function):
             if c == _SYMMETRIC:  # dC is dX X^T and its transpose
                 half = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
                 return half + half.mT
-            parts = [_multiply(*pair, ctx.contraction, ctx.structure) for pair in ((dX, Y), (X, dY)) if None not in pair]
-            return functools.reduce(torch.add, parts)
+            pairs = [pair for pair in ((dX, Y), (X, dY)) if None not in pair]
+            return functools.reduce(torch.add, [_multiply(*pair, ctx.contraction, ctx.structure) for pair in pairs])
 
 
 class _Inverse(torch.autograd.Function):
-    """The autograd rules of X = L^-1. Forward mode has dX = -X dL X. Reverse mode has dL = -X^T G X^T for G = dX, with only
-    the elements that L has."""
+    """The autograd rules of X = L^-1. Forward mode has dX = -X dL X. Reverse mode has dL = -X^T G X^T for G = dX, with
+    only the elements that L has."""
 
     def setup_context(ctx, inputs, output):
         ctx.unit = inputs[1]
@@ -5574,7 +5655,8 @@ class _Inverse(torch.autograd.Function):
 
 
 def _empty_product(X, Y, contraction, structure):
-    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
+    rows, cols = X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]
+    return X.new_empty((*X.shape[:-2], rows, cols))
 
 
 def _in_forward_mode():
@@ -5584,7 +5666,8 @@ def _in_forward_mode():
 
 def _operator(name, *inputs):
     if not _HAS_LEVELS and _in_forward_mode():
-        raise NotImplementedError("tril_matmul: forward mode needs private names of torch, of which this one does not have all")
+        what = "forward mode needs private names of torch, of which this one does not have all"
+        raise NotImplementedError(f"tril_matmul: {what}")
     if not torch.compiler.is_compiling():
         for T in inputs:
             if isinstance(T, torch.Tensor) and not _is_no_subclass(T):
@@ -5599,8 +5682,9 @@ def _check_sharding(name, T):
     known = getattr(torch.ops.tril_matmul, name).default
     if tables and not any(known in table for table in tables):
         raise NotImplementedError(
-            f"tril_matmul: an operand is a {type(T).__name__}, and torch does not know how tril_matmul.{name} is divided among"
-            " processes. Call register() of examples/distributed.py first, and again after this file was executed again."
+            f"tril_matmul: an operand is a {type(T).__name__},"
+            f" and torch does not know how tril_matmul.{name} is divided among processes."
+            " Call register() of examples/distributed.py first, and again after this file was executed again."
         )
 
 
@@ -5626,9 +5710,9 @@ def _define(rules, name, schema, compute, fake):
         op.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # torch.func refuses the autograd rules that torch.library registers, and forward mode loses tangents in them. `derive`
-    # takes their place. As in torch's own operators, it serves the innermost of nested derivatives. The call of `overload`
-    # inside it serves the outer derivatives, in the modes of the caller.
+    # torch.func refuses the autograd rules that torch.library registers, and forward mode loses tangents in them.
+    # `derive` takes their place. As in torch's own operators, it serves the innermost of nested derivatives. The call
+    # of `overload` inside it serves the outer derivatives, in the modes of the caller.
     overload = getattr(torch.ops.tril_matmul, name).default
     rules.forward = lambda *inputs: inputs[-1][0]  # the output, which is computed already
     rules.record = super(torch.autograd.Function, rules).apply  # skips Function.apply, which asks all levels for rules
@@ -5637,14 +5721,16 @@ def _define(rules, name, schema, compute, fake):
         with _below_autograd():
             output = overload(*inputs)
         with _allow_one_level():
-            return rules.record(*inputs, (output, None))  # the tuple hides the output: an argument that is a tensor cannot be returned
+            # A function cannot return an argument that is a tensor. The tuple hides that the output is an argument
+            return rules.record(*inputs, (output, None))
 
-    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # these keys precede torch.library's own rules, which are for all devices
+    # These keys precede torch.library's own rules, which are for all devices
+    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
         op._lib.impl(name, derive, key)
 
 
-# torch forgets a definition to which nothing refers. If it forgot one from before a reload, it would also drop the name, which
-# by then belongs to the new definition. So the list keeps every definition.
+# torch forgets a definition to which nothing refers. If it forgot one from before a reload, it would also drop the
+# name, which by then belongs to the new definition. So the list keeps every definition.
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
@@ -5654,18 +5740,19 @@ torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.inverse] = _count_i
 
 # ---- Dispatch: which way a call goes. ----
 #
-# A call takes the short way, past torch's dispatcher, if no mode, transform or subclass observes it. The dispatcher would take
-# more time than all other work of the host.
+# A call takes the short way, past torch's dispatcher, if no mode, transform or subclass observes it. The dispatcher
+# would take more time than all other work of the host.
 
 _PLAIN_KEYS = 0  # the dispatch keys of plain CPU tensors, and the keys that every call has
-_KEYS = [getattr(_DispatchKey, name, None) for name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")]
+_KEY_NAMES = ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")
+_KEYS = [getattr(_DispatchKey, name, None) for name in _KEY_NAMES]
 if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
     _PLAIN_KEYS = functools.reduce(_DispatchKeySet.__or__, map(_DispatchKeySet, _KEYS)).raw_repr()
 
 
 def _plain_product(X, Y, *kind):
-    """Returns the product, with its gradients, of tensors that nothing but autograd observes. Returns None if something else
-    observes them, and if tensors on a GPU do not fit each other."""
+    """Returns the product, with its gradients, of tensors that nothing but autograd observes. Returns None if something
+    else observes them, and if tensors on a GPU do not fit each other."""
     # A traced graph must hold the operator instead of Python functions. A subclass must see the operator as well
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
@@ -5678,7 +5765,7 @@ def _plain_product(X, Y, *kind):
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, *kind)
-    # The operands stay packed for the gradients, unless hooks such as save_on_cpu or checkpoint are there to spare memory
+    # The operands stay packed for the gradients, unless a hook such as save_on_cpu or checkpoint spares memory
     keep = X.requires_grad and Y.requires_grad and kind in ((_NN, _LOWER), (_NN, _UPPER)) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
@@ -5695,8 +5782,8 @@ def _multiply(*product):
 
 
 def _call(function, A, B, *kind, names="AB"):
-    """Computes a product for a public function. On a GPU it tries the short way first. Otherwise it checks the operands,
-    applies autocast and broadcasts before it multiplies."""
+    """Computes a product for a public function. On a GPU it tries the short way first. Otherwise it checks the
+    operands, applies autocast and broadcasts before it multiplies."""
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, *kind)) is not None:  # is_plain checks A and B
         return C
     return _multiply(*_prepared(function, A, B, *kind, names), *kind)
@@ -5706,8 +5793,14 @@ def _call(function, A, B, *kind, names="AB"):
 
 # [begin problems]
 _MASKS = ("dense", "lower", "upper", "symmetric")  # the names of the masks; gram accepts the first three
-_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
-_PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
+_PROBLEMS = {
+    "lower": (_NN, _LOWER),
+    "upper": (_NN, _UPPER),
+    "transposed_a": (_TN, _DENSE),
+    "lu": (_NN, _masked(_TRIL, _TRIU, _FULL)),
+    "triangular": (_NN, _masked(_TRIL, _FULL, _FULL)),
+    "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC)),
+}
 # [end problems]
 
 
@@ -5715,9 +5808,9 @@ def tril_matmul(A, B):
     """Returns the product of two lower triangular matrices, C = tril(A) @ tril(B).
 
     Args:
-        A, B: tensors (..., N, N) with N >= 0 and any strides, of one dtype and on one device. The dtype is float32, float64,
-            float16 or bfloat16. The leading dimensions broadcast as in torch.matmul. Elements above the diagonals are not
-            read.
+        A, B: tensors (..., N, N) with N >= 0 and any strides, of one dtype and on one device. The dtype is float32,
+            float64, float16 or bfloat16. The leading dimensions broadcast as in torch.matmul. Elements above the
+            diagonals are not read.
 
     Returns:
         A contiguous tensor C (..., N, N) of the same dtype. C[i, j] is the sum over k = j..i of A[i, k] * B[k, j] where
@@ -5728,9 +5821,10 @@ def tril_matmul(A, B):
 
     Raises:
         TypeError: An operand is no tensor, is not dense, or has another dtype.
-        ValueError: An operand has fewer than two dimensions or is not square, the sizes differ, or the leading dimensions do
-            not broadcast.
-        RuntimeError: The dtypes or the devices differ, the kernels for a CUDA tensor were not built, or a launch has failed.
+        ValueError: An operand has fewer than two dimensions or is not square, the sizes differ, or the leading
+            dimensions do not broadcast.
+        RuntimeError: The dtypes or the devices differ, the kernels for a CUDA tensor were not built, or a launch has
+            failed.
     """
     return _call("tril_matmul", A, B, _NN, _LOWER)
 
@@ -5745,34 +5839,38 @@ def triu_matmul(A, B):
 
 
 def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
-    """Does what _call does. If one matrix multiplies a batch of dense ones, it computes one larger product instead of a batch.
+    """Does what _call does. If one matrix multiplies a batch of dense ones, it computes one larger product instead.
 
-    The one matrix is A if `left` is True, and B otherwise. A matrix on the right multiplies all rows of the batch at once.
-    A matrix on the left multiplies all columns at once, which takes copies. It does so only where the copies take less time
-    than a gradient of the one matrix for each product of the batch.
+    The one matrix is A if `left` is True, and B otherwise. A matrix on the right multiplies all rows of the batch at
+    once. A matrix on the left multiplies all columns at once, which takes copies. It does so only where the copies take
+    less time than a gradient of the one matrix for each product of the batch.
     """
     one, many = (A, B) if left else (B, A)
-    # Subclasses are left alone, because a DTensor may be sharded along the dimensions that would be joined. A traced graph
-    # keeps the sizes of its first call, so it takes no decision that depends on them.
-    if _is_no_subclass(A) and _is_no_subclass(B) and 2 <= one.dim() <= many.dim() > 2 and not (A.is_nested or B.is_nested):
+    # Subclasses are left alone, because a DTensor may be sharded along the dimensions that would be joined. A traced
+    # graph keeps the sizes of its first call, so it takes no decision that depends on them.
+    plain = _is_no_subclass(A) and _is_no_subclass(B) and not (A.is_nested or B.is_nested)
+    if plain and 2 <= one.dim() <= many.dim() > 2:
         dynamic = torch.compiler.is_compiling()
-        few_columns = not dynamic and (many.shape[-1] == 1 or (one.requires_grad and 4 * many.shape[-1] <= many.shape[-2]))
+        rows, cols = many.shape[-2:]
+        few_columns = not dynamic and (cols == 1 or (one.requires_grad and 4 * cols <= rows))
         single = one.dim() == 2 if dynamic else one.shape[:-2].numel() == 1
         if single and (few_columns or not left) and not torch.jit.is_tracing():
             X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # checks the shapes as given
             if left:  # C^T = B^T A^T
-                X, contraction, structure = X.mT, _NN if contraction == _TN else _NT, _masked(_FULL, _masks(structure)[0], _FULL)
-            rows = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
-            C = _reshaped(rows, (*X.shape[:-1], rows.shape[-1]))
-            return C.mT.clone(memory_format=torch.contiguous_format) if left else C  # a view could not be changed in place everywhere
+                X, contraction = X.mT, _NN if contraction == _TN else _NT
+                structure = _masked(_FULL, _masks(structure)[0], _FULL)
+            C = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
+            C = _reshaped(C, (*X.shape[:-1], C.shape[-1]))
+            # A copy, because torch does not allow changes in place of every view
+            return C.mT.clone(memory_format=torch.contiguous_format) if left else C
     return _call(function, A, B, contraction, structure, names=names)
 
 
 def transposed_a_matmul(A, B):
     """Returns C = A^T @ B for dense matrices A (..., K, M) and B (..., K, N), with K, M and N >= 0.
 
-    C is (..., M, N), and zero if K = 0. For G = dC the gradients are dA = B @ G^T and dB = A @ G. Everything else is as in
-    tril_matmul.
+    C is (..., M, N), and zero if K = 0. For G = dC the gradients are dA = B @ G^T and dB = A @ G. Everything else is as
+    in tril_matmul.
     """
     return _call_folded("transposed_a_matmul", A, B, _TN, _DENSE)
 
@@ -5823,8 +5921,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     if diagonal:
         _prepared(name, *operands, _NN, structure, names)  # checks the shapes before the padding
         N, pad = A.shape[-1], torch.constant_pad_nd
-        # The diagonal becomes the main one by `more` rows of zeros above A and as many columns of zeros on its right. For an
-        # upper triangle the rows are below and the columns on the left. A negative `more` takes rows and columns away.
+        # The diagonal becomes the main one by `more` rows of zeros above A and as many columns of zeros on its right.
+        # For an upper triangle the rows are below and the columns on the left. A negative `more` removes lines.
         more = max(-N, min(N, -diagonal if upper else diagonal))
         rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))
         inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
@@ -5842,14 +5940,14 @@ def gram(X, *, transpose=False, structure="dense"):
         structure: 'dense', 'lower' or 'upper'. Only the named triangle of X is read.
 
     Returns:
-        A contiguous tensor (..., M, M), or (..., K, K) if `transpose` is True. C[i, j] and C[j, i] have the same bits. Only
-        one half of C is computed, unless all of it takes no longer.
+        A contiguous tensor (..., M, M), or (..., K, K) if `transpose` is True. C[i, j] and C[j, i] have the same bits.
+        Only one half of C is computed, unless all of it takes no longer.
 
-    Both triangles of G = dC count: dX = (G + G^T) @ X, or X @ (G + G^T) if `transpose` is True. On a GPU with kernels the
-    sum G + G^T is rounded to the dtype, and it is Inf where it exceeds the dtype's range.
+    Both triangles of G = dC count: dX = (G + G^T) @ X, or X @ (G + G^T) if `transpose` is True. On a GPU with kernels
+    the sum G + G^T is rounded to the dtype, and it is Inf where it exceeds the dtype's range.
 
-    Raises TypeError if `transpose` is no bool, ValueError for another `structure`, and what tril_matmul raises. Everything
-    else is as in tril_matmul.
+    Raises TypeError if `transpose` is no bool, ValueError for another `structure`, and what tril_matmul raises.
+    Everything else is as in tril_matmul.
     """
     (transpose,) = _checked_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _MASKS[:3]:
@@ -5859,10 +5957,10 @@ def gram(X, *, transpose=False, structure="dense"):
 
 
 def lu_matmul(L, U):
-    """Returns the dense matrix C = tril(L) @ triu(U) for matrices (..., N, N). An LU factorisation is the inverse of it.
+    """Returns the dense matrix C = tril(L) @ triu(U) for matrices (..., N, N). It undoes an LU factorisation.
 
-    The other triangles are not read. For G = dC the gradients are dL = tril(G @ triu(U)^T) and dU = triu(tril(L)^T @ G).
-    Everything else is as in tril_matmul.
+    The other triangles are not read. For G = dC the gradients are dL = tril(G @ triu(U)^T) and
+    dU = triu(tril(L)^T @ G). Everything else is as in tril_matmul.
     """
     return _call("lu_matmul", L, U, *_PROBLEMS["lu"], names="LU")
 
@@ -5876,12 +5974,12 @@ def triangular_inverse(L, *, upper=False, unitriangular=False):
         unitriangular: True for ones in place of L's diagonal, which is not read then.
 
     Returns:
-        A contiguous tensor X (..., N, N) of the same dtype, with exact zeros in the other triangle. A zero on the diagonal of
-        L makes Inf or NaN in X.
+        A contiguous tensor X (..., N, N) of the same dtype, with exact zeros in the other triangle. A zero on the
+        diagonal of L makes Inf or NaN in X.
 
-    In float32 the error of an element is about 1e-6 of |X| |L| |X|, which is the error of substitution. 16-bit types and
-    their gradients are computed in a wider type. Autocast changes nothing, as in torch. For G = dX and a lower triangle, the
-    gradient is dL = -tril(X^T @ tril(G) @ X^T).
+    In float32 the error of an element is about 1e-6 of |X| |L| |X|, which is the error of substitution. 16-bit types
+    and their gradients are computed in a wider type. Autocast changes nothing, as in torch. For G = dX and a lower
+    triangle, the gradient is dL = -tril(X^T @ tril(G) @ X^T).
 
     Raises TypeError if a flag is no bool, and what tril_matmul raises. Everything else is as in tril_matmul.
     """
@@ -5912,11 +6010,12 @@ def explain(A, B, problem="lower"):
             'cpu', 'torch', 'meta': no kernel. 'torch' stands for a GPU before compute capability 8.0.
         'fallback': True if pairs of float16 could not hold an operand, so that another kernel computed.
         'fallback_at': the numbers of the products that fell back. Leading dimensions are counted as one.
-        'outliers': how many elements of the batch are too small for such a pair, and are kept whole beside their blocks.
+        'outliers': how many elements of the batch are too small for such a pair, and are kept beside their blocks.
         'masks': the masks of A, B and the result, each 'dense', 'lower', 'upper' or 'symmetric'.
 
-    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor such as DTensor, and what the function
-    itself raises. On a GPU it raises RuntimeError for a tensor without memory of its own (under vmap, or a negated view).
+    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor such as DTensor, and what the
+    function itself raises. On a GPU it raises RuntimeError for a tensor without memory of its own (under vmap, or a
+    negated view).
     """
     if not isinstance(problem, str) or problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
@@ -5936,7 +6035,13 @@ def explain(A, B, problem="lower"):
     if fallback_at:
         path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
     outliers, masks = sum(count for _, count in controls), tuple(_MASKS[mask] for mask in _masks(kind[1]))
-    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers, "masks": masks}
+    return {
+        "path": path,
+        "fallback": bool(fallback_at),
+        "fallback_at": fallback_at,
+        "outliers": outliers,
+        "masks": masks,
+    }
 
 
 # ==== 4. KernelBench ====

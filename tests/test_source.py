@@ -445,6 +445,16 @@ def test_imports_torch_and_the_standard_library_alone():
     assert not re.search(r"(?<!\.)__file__", SOURCE.read_text()), "there is no __file__ where KernelBench executes the text"
 
 
+# ---- The layout of the text. -----------------------------------------------------------------------------------------
+
+
+def test_lines_have_at_most_120_columns():
+    """In Python and in CUDA. ruff's formatter allows 140 in this repository, and does not read the CUDA."""
+    lines = SOURCE.read_text().split("\n")
+    long = [f"line {n}, {len(line)} columns: {line.strip()}" for n, line in enumerate(lines, 1) if len(line) > 120]
+    assert not long, f"{len(long)} lines of model_new.py are too long:\n" + "\n".join(long)
+
+
 # ---- Execution from the text. ----------------------------------------------------------------------------------------
 
 
