@@ -1114,17 +1114,6 @@ DEVICE void barrier_arrive_remote(uint32_t barrier) {
 DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Calls arrive(cta) for each of the first `ctas` CTAs of the cluster. Lane i of the warp makes the call for CTA i. In
-// racecheck builds every lane makes all calls, so that all lanes take the same path. If a warp diverges here, racecheck
-// ends the launch with an error.
-template <typename Arrive>
-DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
-  if constexpr (kEveryThreadArrives) {
-    for (int cta = 0; cta < ctas; ++cta) arrive(cta);
-  } else {
-    if (lane < ctas) arrive(lane);
-  }
-}
 // Waits for the end of the phase of this parity.
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\n"
@@ -1646,12 +1635,12 @@ struct alignas(128) ExactMemory {
 
 // A barrier of all threads that sum: of the whole CTA, or of the consumers of the 16-bit kernel.
 #if defined(TRIL_MATMUL_RACECHECK)   // racecheck cannot follow a named barrier that only some warps of a CTA use
-__shared__ uint64_t exact_meeting;
+__shared__ uint64_t sum_mbarrier;
 template <int kThreads>
 DEVICE void sum_barrier() {
   if (blockDim.x == kThreads) return __syncthreads();
-  const uint64_t state = ptx::mbarrier_arrive(&exact_meeting);
-  while (!ptx::mbarrier_try_wait(&exact_meeting, state)) {}
+  const uint64_t state = ptx::mbarrier_arrive(&sum_mbarrier);
+  while (!ptx::mbarrier_try_wait(&sum_mbarrier, state)) {}
 }
 #else
 template <int kThreads>
@@ -1976,10 +1965,10 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel with the plan of its product. Only fixup_kernel takes more arguments, `behind`. That kernel may
+// Launches a kernel with the plan of its product. Only fixup_kernel takes more arguments, `extra`. That kernel may
 // begin before the kernel ahead has ended. Without clusters it has no more CTAs than the GPU holds at once.
-template <auto kKernel, typename Memory, typename... Behind>
-static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Behind&... behind) {
+template <auto kKernel, typename Memory, typename... Extra>
+static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Extra&... extra) {
 #if defined(TRIL_MATMUL_STRESS)   // the number must not depend on a build's registers
   auto clusters_at_once = [&] { return gpu.sms * ctas_per_sm / int(SplitPlan::kMostSplits); };
 #else
@@ -1993,11 +1982,11 @@ static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const G
 #endif
   const int at_once = gpu.major >= 9 ? ask_device_once<kKernel>(clusters_at_once) : 0;
   const SplitPlan plan = choose_split_plan(p, block_k, at_once, at_once / ctas_per_sm);
-  constexpr bool kIsFixup = sizeof...(behind) > 0;
+  constexpr bool kIsFixup = sizeof...(extra) > 0;
   int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
   if (kIsFixup && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * ctas_per_sm);
   launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kIsFixup, gpu.stream}, p, plan,
-                         behind...);
+                         extra...);
 }
 """
 
@@ -2488,7 +2477,7 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
   barrier_arrive_remote(barrier);
 }
 
-// ---- Skeleton: what all policies share: wgmma, the producer and the zeros.
+// ---- Skeleton: what all policies share: wgmma, arrivals, the producer and the zeros.
 
 // Issues the wgmma of one k-block, 64 rows by kN columns: sums = X Y, or sums += X Y if `add`. x, y: descriptors.
 template <typename T, int kN, int kMajorX, int kMajorY>
@@ -2497,6 +2486,18 @@ DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
                                    add || k > 0);
+}
+
+// Calls arrive(cta) for each of the first `ctas` CTAs of the cluster. Lane i of the warp makes the call for CTA i. In
+// racecheck builds every lane makes all calls, so that all lanes take the same path. If a warp diverges here, racecheck
+// ends the launch with an error.
+template <typename Arrive>
+DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
+  if constexpr (kEveryThreadArrives) {
+    for (int cta = 0; cta < ctas; ++cta) arrive(cta);
+  } else {
+    if (lane < ctas) arrive(lane);
+  }
 }
 
 // The producer: one thread, which loads every k-block of every tile of the cluster.
@@ -2609,7 +2610,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
       ptx::mbarrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps * kWarpArrivals);
     }
     UNROLL for (int u = 0; u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);
-    IF_RACECHECK(if (!Policy::kQueuesFirstTile) ptx::mbarrier_init(&exact_meeting, kExactThreads);)
+    IF_RACECHECK(if (!Policy::kQueuesFirstTile) ptx::mbarrier_init(&sum_mbarrier, kExactThreads);)
     barrier_init_fence();
   }
   __syncwarp();
@@ -2981,12 +2982,12 @@ struct SixteenBitPolicy {
     // Loaded here, so that the word arrives while C is written
     const uint64_t found =
         !kStoresTwice && is_masked(args.p) ? load_relaxed(args.non_finite.words + args.non_finite.boxes) : 0;
-    uint32_t again = 0;   // the boxes that are not finite: one bit per column of boxes
+    uint32_t non_finite = 0;   // the boxes that are not finite: one bit per column of boxes
     auto store = [&](int box_slot, int i, int j, float* sum) {
       if (kStoresTwice && col + j > row + i) return;
       if (store_box<T, kStoresTwice>(args.p, shared.policy.box[group][box_slot], kGroupTeam + group, c, row + i,
                                      col + j, sum))
-        again |= 1u << j;
+        non_finite |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
       // The tile before may have ended with the box that is written first
@@ -3020,16 +3021,16 @@ struct SixteenBitPolicy {
         store(0, 0, box / 2, total);
       }
     }
-    if (__builtin_expect(again, 0)) {
+    if (__builtin_expect(non_finite, 0)) {
       named_barrier_sync<128>(kGroupTeam + group);
       __threadfence();   // this warpgroup's writes to C come before a CTA sums the box again
       const uint32_t first =
           (uint32_t(tile.batch) * ceil_div(args.p.m, kBlock) + row) * ceil_div(args.p.n, kBlock) + col;
-      for (uint32_t bits = threadIdx.x % 128 == 0 ? again : 0; bits; bits &= bits - 1)
+      for (uint32_t bits = threadIdx.x % 128 == 0 ? non_finite : 0; bits; bits &= bits - 1)
         args.non_finite.add(first + __ffs(bits) - 1);
       __syncwarp();
     }
-    if (!kStoresTwice && threadIdx.x % 128 == 0 && (again || args.non_finite.parts(found)))
+    if (!kStoresTwice && threadIdx.x % 128 == 0 && (non_finite || args.non_finite.parts(found)))
       shared.policy.unfinished[group] = true;
   }
 
@@ -3038,8 +3039,7 @@ struct SixteenBitPolicy {
   static DEVICE void finish(const Product& args, Shared& shared) {
     auto& policy = shared.policy;
     if (kStoresTwice || !is_masked(args.p)) return;
-    auto meet = [] { sum_barrier<kExactThreads>(); };
-    meet();
+    sum_barrier<kExactThreads>();
     if (!policy.unfinished[0] && !policy.unfinished[1]) return;
     auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[kStages - 1]);
     // The sums in the first stages, which another CTA of the cluster may still read
@@ -3051,22 +3051,22 @@ struct SixteenBitPolicy {
     uint32_t first = threadIdx.x;   // a thread scans every 256th word once, eight words at a time
     while (true) {
       if (threadIdx.x == 0) policy.found = ~0u;
-      meet();
-      uint32_t mine = ~0u;
-      for (; mine == ~0u && first < boxes; first += mine == ~0u ? 8 * kExactThreads : 0)
+      sum_barrier<kExactThreads>();
+      uint32_t candidate = ~0u;
+      for (; candidate == ~0u && first < boxes; first += candidate == ~0u ? 8 * kExactThreads : 0)
         UNROLL for (int u = 0; u < 8 * kExactThreads; u += kExactThreads)
           if (const uint32_t box_index = min(first + u, boxes - 1);
               args.non_finite.parts(load_relaxed(args.non_finite.words + box_index)))
-            mine = box_index;
-      if (mine != ~0u) atomicMin(&policy.found, mine ^ cta);   // different CTAs prefer different boxes
-      meet();
+            candidate = box_index;
+      if (candidate != ~0u) atomicMin(&policy.found, candidate ^ cta);   // different CTAs prefer different boxes
+      sum_barrier<kExactThreads>();
       if (policy.found == ~0u) return;
       const uint32_t box = policy.found ^ cta;
       if (threadIdx.x == 0) {
         policy.part = args.non_finite.take(box);
         __threadfence();
       }
-      meet();
+      sum_barrier<kExactThreads>();
       if (policy.part < 0) continue;
       const uint32_t rows = ceil_div(args.p.m, kBlock), cols = ceil_div(args.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = policy.part * kExactRows;
@@ -3235,7 +3235,7 @@ DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* 
 """
 
 _CUDA_PACKING = r"""
-// [begin pairs product]
+// [begin fp16x3 product]
 // ---- Packing: the arguments of pack_blocks, tile_product and fixup_kernel.
 
 struct Fp16x3Product {
@@ -3271,7 +3271,7 @@ DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row,
   const Packed& packed = operand == kX ? args.x : args.y;
   return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
 }
-// [end pairs product]
+// [end fp16x3 product]
 
 // ---- Packing: float32 as pairs of float16.
 
@@ -4217,7 +4217,7 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 # forward. Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The host
 # never waits for a kernel. So what pack_blocks finds out stays in the workspace, where the next kernels read it.
 _CUDA_FP16X3_LAUNCH = r"""
-// [begin packed launches]
+// [begin fp16x3 launches]
 // ---- fp16x3, launching: what is to be packed.
 
 // [begin workspace]
@@ -4352,7 +4352,7 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
     (args.p.x_col == 1 ? launch_fixup_x_by_k : launch_fixup_x_by_line)(args, gpu);
   }
 }
-// [end packed launches]
+// [end fp16x3 launches]
 
 // ---- Launching: what the binding calls.
 
@@ -4698,9 +4698,9 @@ Tensor inverse(Tensor x, bool unit, int path) {
   Tensor as_x = x, as_y = x, before;
   const Product p = describe(as_x, as_y, c, kNN, kLowerAll);
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
-    const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
-    if (first)
-      before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
+    const Tensor rows_of_x = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
+    const Tensor known = c.narrow(-2, 0, first).narrow(-1, 0, first);
+    if (first) before = std::get<0>(product(rows_of_x, known, kNN, kLower << 2, path, false));
     launch_inverse(p, int(first / 64), first ? before.const_data_ptr() : nullptr, unit, on);
   }
   return c;
@@ -5216,7 +5216,7 @@ def _checked_flags(function, **flags):
     return flags.values()
 
 
-def _prepared(function, A, B, contraction, structure, names="AB", autocast=True):
+def _validate_and_broadcast(function, A, B, contraction, structure, names="AB", autocast=True):
     """Checks the operands of a product, and returns them with broadcast leading dimensions.
 
     If `autocast` is True and autocast is enabled, the operands are converted to its dtype. `function` and the letters
@@ -5303,8 +5303,8 @@ _CACHED = 2**18  # elements of a batch that are multiplied together, so that the
 
 def _mirrored(C, out):
     """Copies the elements below C's diagonal, in place, to their mirror images above it. Blocks suit a CPU's caches."""
-    for at in range(0, C.shape[-1], _BLOCK):
-        middle, before = slice(at, at + _BLOCK), slice(at)
+    for first in range(0, C.shape[-1], _BLOCK):
+        middle, before = slice(first, first + _BLOCK), slice(first)
         C[..., before, middle] = C[..., middle, before].mT
         block = C[..., middle, middle]
         block.copy_(block.tril() + block.tril(-1).mT)
@@ -5312,7 +5312,7 @@ def _mirrored(C, out):
 
 
 # Functions (T, out=None) that apply a mask, indexed by mask
-_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)
+_APPLY_MASK = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)
 
 
 def _distinct(T):
@@ -5341,8 +5341,9 @@ def _product_in_blocks(X, Y, contraction, structure):
     """
     C = X.new_zeros(X.shape)
     x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
-    for at in range(0, len(c), _BLOCK):
-        middle, low, high = slice(at, at + _BLOCK), slice(at + _BLOCK), slice(at, None)
+    for first in range(0, len(c), _BLOCK):
+        middle = slice(first, first + _BLOCK)
+        low, high = slice(first + _BLOCK), slice(first, None)
         if structure == _UPPER:
             low, high = high, low
         m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
@@ -5366,7 +5367,7 @@ def _running_sums(T, mask, dim):
         T = torch.constant_pad_nd(T, more if dim == -1 else (0, 0, *more))
     # A first product sums within each block of _SUMMED elements. A second one sums the blocks before it, and is added.
     blocks = T.unflatten(dim, (-1, _SUMMED))
-    inside = _CUTS[mask](T.new_ones(_SUMMED, _SUMMED))
+    inside = _APPLY_MASK[mask](T.new_ones(_SUMMED, _SUMMED))
     before = T.new_ones(blocks.shape[dim - 1], blocks.shape[dim - 1])
     before = before.tril(-1) if mask == _TRIL else before.triu(1)
     if dim == -1:
@@ -5436,7 +5437,7 @@ def _product_by_torch(X, Y, contraction, structure):
         return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
     # Masks apply to the matrices as they are stored, and transposition follows.
     x, y, _ = _masks(structure)
-    X, Y = _once(_CUTS[x], X), _once(_CUTS[y], Y)
+    X, Y = _once(_APPLY_MASK[x], X), _once(_APPLY_MASK[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
     # `multiply` is chosen step by step: dense or in blocks, and around it the treatment of NaN and Inf.
@@ -5446,7 +5447,7 @@ def _product_by_torch(X, Y, contraction, structure):
     if (x or y) and (_may_have_specials(X) or _may_have_specials(Y)):
         multiply = functools.partial(_product_of_specials, multiply=multiply, x=x, y=y)
     C = multiply(X, Y)
-    return C if x == y == c else _CUTS[c](C, out=C)
+    return C if x == y == c else _APPLY_MASK[c](C, out=C)
 
 
 def _inverse_by_torch(L, unit):
@@ -5468,10 +5469,10 @@ def _inverse_by_torch(L, unit):
     part = _without_specials(below).mul_(kept)
     part.diagonal(dim1=-2, dim2=-1).copy_(torch.where(diagonal.isfinite() & (diagonal != 0), diagonal, 1.0))
     X = solve(part.mT, one * kept).mT.tril()
-    at = special.flatten().nonzero().flatten()
+    indices = special.flatten().nonzero().flatten()
     below, matrices = (T.reshape(-1, *T.shape[-2:]) for T in (below, X))
     diagonal = diagonal.reshape(matrices.shape[:-1])
-    matrices[at] = _inverses_of_specials(*(T.index_select(0, at) for T in (below, matrices, diagonal)))
+    matrices[indices] = _inverses_of_specials(*(T.index_select(0, indices) for T in (below, matrices, diagonal)))
     return X
 
 
@@ -5625,8 +5626,8 @@ class _Product(torch.autograd.Function):
         with _set_forward_mode(True):  # restores the mode of the caller; see _define
             X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
             if c == _SYMMETRIC:  # dC is dX X^T and its transpose
-                half = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
-                return half + half.mT
+                product = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
+                return product + product.mT
             pairs = [pair for pair in ((dX, Y), (X, dY)) if None not in pair]
             return functools.reduce(torch.add, [_multiply(*pair, ctx.contraction, ctx.structure) for pair in pairs])
 
@@ -5701,9 +5702,9 @@ def _define(rules, name, schema, compute, fake):
     @op.register_vmap
     def vmap(info, in_dims, *inputs):  # makes the mapped dimension one more leading dimension
         inputs = list(inputs)
-        for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
+        for number, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
             if isinstance(T, torch.Tensor):
-                inputs[at] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
+                inputs[number] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
         return _operator(name, *inputs), 0
 
     if not _HAS_LEVELS:
@@ -5786,7 +5787,7 @@ def _call(function, A, B, *kind, names="AB"):
     operands, applies autocast and broadcasts before it multiplies."""
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, *kind)) is not None:  # is_plain checks A and B
         return C
-    return _multiply(*_prepared(function, A, B, *kind, names), *kind)
+    return _multiply(*_validate_and_broadcast(function, A, B, *kind, names), *kind)
 
 
 # ---- Public functions. ----
@@ -5838,7 +5839,7 @@ def triu_matmul(A, B):
     return _call("triu_matmul", A, B, _NN, _UPPER)
 
 
-def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
+def _call_flattening_batch(function, A, B, contraction, structure, names="AB", left=True):
     """Does what _call does. If one matrix multiplies a batch of dense ones, it computes one larger product instead.
 
     The one matrix is A if `left` is True, and B otherwise. A matrix on the right multiplies all rows of the batch at
@@ -5855,7 +5856,9 @@ def _call_folded(function, A, B, contraction, structure, names="AB", left=True):
         few_columns = not dynamic and (cols == 1 or (one.requires_grad and 4 * cols <= rows))
         single = one.dim() == 2 if dynamic else one.shape[:-2].numel() == 1
         if single and (few_columns or not left) and not torch.jit.is_tracing():
-            X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # checks the shapes as given
+            # The shapes are checked as they are given
+            A, B = _validate_and_broadcast(function, A, B, contraction, structure, names)
+            X = B if left else A
             if left:  # C^T = B^T A^T
                 X, contraction = X.mT, _NN if contraction == _TN else _NT
                 structure = _masked(_FULL, _masks(structure)[0], _FULL)
@@ -5872,7 +5875,7 @@ def transposed_a_matmul(A, B):
     C is (..., M, N), and zero if K = 0. For G = dC the gradients are dA = B @ G^T and dB = A @ G. Everything else is as
     in tril_matmul.
     """
-    return _call_folded("transposed_a_matmul", A, B, _TN, _DENSE)
+    return _call_flattening_batch("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diagonal=0):
@@ -5909,7 +5912,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
         raise ValueError(f"{name}: diagonal must be 0 if unitriangular, but is {diagonal}")
     mask = _TRIU if upper else _TRIL
     if unitriangular:
-        A, _ = _prepared(name, A, A, _NN, _LOWER, "AA")
+        A, _ = _validate_and_broadcast(name, A, A, _NN, _LOWER, "AA")
         # contiguous() is there because elements of an expanded tensor share memory. diagonal_scatter is there because
         # torch.func.linearize would drop a change in place.
         if _is_no_subclass(A):
@@ -5919,7 +5922,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     operands, names = ((A, X), "AX") if left else ((X, A), "XA")
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if diagonal:
-        _prepared(name, *operands, _NN, structure, names)  # checks the shapes before the padding
+        _validate_and_broadcast(name, *operands, _NN, structure, names)  # checks the shapes before the padding
         N, pad = A.shape[-1], torch.constant_pad_nd
         # The diagonal becomes the main one by `more` rows of zeros above A and as many columns of zeros on its right.
         # For an upper triangle the rows are below and the columns on the left. A negative `more` removes lines.
@@ -5928,7 +5931,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
         inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
         C = triangular_matmul(pad(A, (*cols, *rows)), pad(X, inner), upper=upper, left=left)
         return pad(C, [-lines for lines in outer])
-    return _call_folded(name, *operands, _NN, structure, names, left)
+    return _call_flattening_batch(name, *operands, _NN, structure, names, left)
 
 
 def gram(X, *, transpose=False, structure="dense"):
@@ -5984,7 +5987,7 @@ def triangular_inverse(L, *, upper=False, unitriangular=False):
     Raises TypeError if a flag is no bool, and what tril_matmul raises. Everything else is as in tril_matmul.
     """
     upper, unitriangular = _checked_flags("triangular_inverse", upper=upper, unitriangular=unitriangular)
-    L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
+    L, _ = _validate_and_broadcast("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
     wide = L
     if L.dtype in _HALVES:  # X^T G may overflow although dL does not, and a CPU's float32 products may round to 8 bits
         wide = L.float() if L.is_cuda else L.double()
@@ -6025,13 +6028,13 @@ def explain(A, B, problem="lower"):
             raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
     if problem == "gram" and A is not B:
         raise ValueError("explain: A and B must be one matrix where problem is 'gram', but are two")
-    A, B = _prepared("explain", A, B, *kind)
+    A, B = _validate_and_broadcast("explain", A, B, *kind)
     path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
         C, path, workspace = _built().product(A, B, *kind, _PATH, True)
         if workspace is not None:
             controls = _built().controls(workspace, C.shape[:-2].numel()).tolist()  # waits for the GPU
-    fallback_at = [at for at, (fallback, _) in enumerate(controls) if fallback]
+    fallback_at = [number for number, (fallback, _) in enumerate(controls) if fallback]
     if fallback_at:
         path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
     outliers, masks = sum(count for _, count in controls), tuple(_MASKS[mask] for mask in _masks(kind[1]))

@@ -58,7 +58,7 @@ HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which some CTAs 
 HALF_BATCHES = ((121, 136), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
 HALF_OTHERS = (385, 100, 80)  # N, a free side, and a batch of OTHERS: tiles of 256 x 256
 HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
-HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))  # M, K of X X^T, half computed, stored twice: small tiles, corners, and large ones
+HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))  # M, K of X X^T, half computed, stored twice: small tiles, diagonal pairs, and large ones
 MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 

@@ -173,7 +173,7 @@ def extension(model, tmp_path_factory):
         f"constexpr int kChain = {constant('_CUDA_COPIER', 'kChain')};",
         model._CUDA_PACKED,
         marked("tile queue"),
-        marked("pairs product"),
+        marked("fp16x3 product"),
         marked("workspace"),
         LAUNCHERS,
         marked("launch of gradients"),

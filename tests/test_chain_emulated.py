@@ -174,7 +174,7 @@ def run(model, tmp_path_factory):
     source += [model._CUDA_FP16X3, model._CUDA_FP16X3_TILES_LAUNCH]
     source += [emulation.on_host(section) for section in (model._CUDA_FIXUP, model._CUDA_MIRROR)]
     source += [model._CUDA_FIXUP_LAUNCH, *emulation.instances(model, "launch_fp16x3_", "launch_fixup_")]
-    source += [marked("packed launches"), marked("launch of gradients")]
+    source += [marked("fp16x3 launches"), marked("launch of gradients")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("chain"), "chain", parts)
 

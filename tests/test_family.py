@@ -357,7 +357,7 @@ def test_what_half_precision_stores_twice(model, contraction, dtype):
     """Symmetric results by every plan: a tile for each SM or several, in halves, shared by CTAs, large and small; by rows and by columns;
     and poisoned memory comes back as the result."""
     edge = constant("_CUDA_SCHEDULE", "kTileEdge") // 2  # of the small tiles
-    sizes = [(16 * edge - n, 200 - n % 7) for n in (0, 1, 8, 64, 65, 127)]  # a few more small ones than SMs: corners
+    sizes = [(16 * edge - n, 200 - n % 7) for n in (0, 1, 8, 64, 65, 127)]  # a few more small ones than SMs: diagonal pairs
     sizes += [(9 * edge, 1200), (10 * edge + 1, 130), (6 * edge, 4100), (20 * edge + 8, 2000), (28 * edge, 3584), (32 * edge, 520)]
     sizes += [(18 * edge - n, 72) for n in (0, 65)]  # several an SM, of which the cheap ones are last
     batches = [(16 * edge, 2000, 2), (11 * edge + 65, 136, 5), (2 * edge + 1, 64, 130), (6 * edge, 300, 7), (2 * edge - 5, 264, 50)]

@@ -64,7 +64,7 @@ void launch_kernel(const Launch& launch, const Product& h, const Second& second)
       if (h.non_finite.parts(*word)) fail("boxes are not summed again");
   }
   std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", launch.cluster, h.tiles.order.edge * kBlock,
-              h.tiles.column_split_tiles, h.tiles.clusters, h.tiles.count, h.tiles.diagonal_pairs ? "corners, " : "");
+              h.tiles.column_split_tiles, h.tiles.clusters, h.tiles.count, h.tiles.diagonal_pairs ? "diagonal pairs, " : "");
 }
 """
 
@@ -143,14 +143,14 @@ def test_a_warp_that_is_behind_finds_its_data_unchanged(run, warp):
 
 @pytest.mark.parametrize(("tiles", "batches", "sms"), [(2, 1, 2), (3, 1, 5), (4, 1, 9), (2, 2, 4), (5, 1, 13)])
 @pytest.mark.parametrize("name", ["X X^T", "X^T X"])
-def test_corners_of_a_symmetric_product_are_right(run, name, tiles, batches, sms):
-    """With a last corner that is half empty (an odd number of tiles on the diagonal), with an edge, and with a warp that is behind."""
+def test_diagonal_pairs_of_a_symmetric_product_are_right(run, name, tiles, batches, sms):
+    """With a last pair that is half empty (an odd number of tiles on the diagonal), with an edge, and with a warp that is behind."""
     for N, late in ((tiles * LARGE // 2 - 60, 0), (tiles * LARGE // 2, 1), (tiles * LARGE // 2 - 4, 2 * tiles + 3)):
         for x_by_rows in (0, 1):
             laid = {"x_by_rows": x_by_rows, "y_by_rows": x_by_rows, "bfloat16": x_by_rows}
             sizes = sizes_for(MASKED[name][1], N, 2 * BLOCK + N % 8)
             said = run(*MASKED[name], sizes, batches=batches, sms=sms, late=late, **laid)
-            assert "tiles of 128" in said and "corners" in said
+            assert "tiles of 128" in said and "diagonal pairs" in said
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])

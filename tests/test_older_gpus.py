@@ -84,7 +84,7 @@ def test_which_tensors_have_kernels(monkeypatch):
 
 def test_explain_says_torch(older, monkeypatch):
     X = types.SimpleNamespace(is_cuda=True, get_device=lambda: 0)
-    monkeypatch.setattr(older, "_prepared", lambda *_: (X, X))
+    monkeypatch.setattr(older, "_validate_and_broadcast", lambda *_: (X, X))
     told = {"path": "torch", "fallback": False, "fallback_at": [], "outliers": 0, "masks": ("lower",) * 3}
     assert older.explain(None, None) == told
 

@@ -818,7 +818,7 @@ def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, contr
         product=lambda *_: (torch.empty(len(controls), 1, 1), "hopper", workspace),
         controls=lambda workspace, batches: workspace.reshape(batches, 2),
     )
-    monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
+    monkeypatch.setattr(model, "_validate_and_broadcast", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)
     told = dict(zip(("path", "fallback", "fallback_at", "outliers"), told, strict=True))
     assert model.explain(None, None) == told | {"masks": MASKS["lower"]}

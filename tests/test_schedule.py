@@ -318,7 +318,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
     CHECK(tile.cols == tiles.order.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
     const bool meets = tile.row == tile.col + 2 && tile.col % 4 == 0;   // two tiles on the diagonal, of which the first has an even number
-    CHECK(!tile.pair_half || (is_stored_twice(p) && tiles.order.edge == 2 && !half && meets), "tile %d is no corner", number);
+    CHECK(!tile.pair_half || (is_stored_twice(p) && tiles.order.edge == 2 && !half && meets), "tile %d is no half of a pair", number);
     CHECK(!half || !is_stored_twice(p) || tiles.order.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
@@ -401,7 +401,7 @@ def program(model, tmp_path_factory):
         model._CUDA_POLICY,
         model._CUDA_PACKED,
         "struct TileQueue {};",
-        marked("pairs product"),
+        marked("fp16x3 product"),
         CHECK,
         PRODUCT_OF,
         HARNESS,
