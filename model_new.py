@@ -1318,7 +1318,7 @@ _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
 #include <atomic>
-#include <random>
+#include <sys/random.h>   // for getentropy; <random> takes every part half a second longer to compile
 #include <variant>
 
 // The configuration of a launch. `cluster` is the number of CTAs per cluster. With 1 the launch asks for no clusters,
@@ -1342,7 +1342,11 @@ struct Launch {
 // because TileQueue and NonFinite store this number plus a count. Its last three bits are zero, for the flags of
 // Progress.
 static uint64_t launch_number() {
-  static std::atomic<uint64_t> number = uint64_t(std::random_device()()) << 32 | (std::random_device()() & ~7u);
+  static std::atomic<uint64_t> number = [] {
+    uint64_t bits;
+    if (getentropy(&bits, sizeof bits) != 0) check(cudaErrorOperatingSystem);
+    return bits & ~uint64_t(7);
+  }();
   return number += 2ull << 32;
 }
 
@@ -3949,18 +3953,27 @@ struct Fp16x3Policy {
 """
 
 _CUDA_FP16X3_TILES_LAUNCH = r"""
-// Launches the fp16x3 kernel for one product, or for both gradients, dX and dY.
+// Launches the fp16x3 kernel with one or two products: all SMs, in clusters of two CTAs.
+template <typename Policy, typename SecondPolicy = NoSecondProduct>
+static void launch_fp16x3_tiles(const Fp16x3Product& first, const typename SecondPolicy::Product& second,
+                                const Gpu& gpu) {
+  const Launch launch(gpu.sms / 2 * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
+  launch_kernel<tile_product<Policy, SecondPolicy>>(launch, first, second);
+}
+
 template <bool kAllowTf32>
-static void launch_fp16x3_tiles(const Fp16x3Product& first, const Fp16x3Product* second, const Gpu& gpu) {
+static void launch_fp16x3_product(const Fp16x3Product& args, const Gpu& gpu) {
   std::visit([&](auto major_x, auto major_y) {
-    using Policy = Fp16x3Policy<major_x, major_x || major_y, !kAllowTf32>;
-    const Launch launch(gpu.sms / 2 * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
-    if (second == nullptr) return launch_kernel<tile_product<Policy>>(launch, first, NoSecondProduct::Product());
-    // The first policy computes the NT product dX, the second one the TN product dY. They have no names here, because
-    // nvcc's host code cannot use a type that a lambda declares.
-    launch_kernel<tile_product<Fp16x3Policy<false, false, !kAllowTf32>, Fp16x3Policy<true, true, !kAllowTf32>>>(
-        launch, first, *second);
-  }, constant(k_is_row(kX, first.p)), constant(k_is_row(kY, first.p)));
+    launch_fp16x3_tiles<Fp16x3Policy<major_x, major_x || major_y, !kAllowTf32>>(args, {}, gpu);
+  }, constant(k_is_row(kX, args.p)), constant(k_is_row(kY, args.p)));
+}
+
+// Launches both gradients: dX, which is an NT product, and dY, which is a TN product.
+template <bool kAllowTf32>
+static void launch_fp16x3_gradients(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu) {
+  using PolicyOfDx = Fp16x3Policy<false, false, !kAllowTf32>;
+  using PolicyOfDy = Fp16x3Policy<true, true, !kAllowTf32>;
+  launch_fp16x3_tiles<PolicyOfDx, PolicyOfDy>(dx, dy, gpu);
 }
 """
 
@@ -4326,11 +4339,12 @@ struct Workspace {
 
 // ---- fp16x3, launching: all kernels of a product, or of two.
 
-// The instances of launch_fp16x3_tiles and launch_fixup. They stand in other parts of the source: see _CUDA_PARTS.
-using Fp16x3Launcher = void(const Fp16x3Product& first, const Fp16x3Product* second, const Gpu& gpu);
-Fp16x3Launcher launch_fp16x3_tf32, launch_fp16x3_float32;
-using FixupLauncher = void(const Fp16x3Product& args, const Gpu& gpu);
-FixupLauncher launch_fixup_x_by_k, launch_fixup_x_by_line;
+// The instances of launch_fp16x3_product, launch_fp16x3_gradients and launch_fixup. They stand in other parts of the
+// source: see _CUDA_PARTS.
+using PackedLauncher = void(const Fp16x3Product& args, const Gpu& gpu);
+PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup_x_by_k, launch_fixup_x_by_line;
+using GradientsLauncher = void(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu);
+GradientsLauncher launch_gradients_tf32, launch_gradients_float32;
 
 // Launches a product, or two gradients as Workspace describes them: packing, the product or products, and one fix-up
 // for each.
@@ -4344,8 +4358,10 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
   // Tiles have 32-bit numbers. A second gradient has as many tiles as the first one.
   if (first.split_tiles.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
-  Fp16x3Launcher* const launch_all_tiles = p.allow_tf32 ? launch_fp16x3_tf32 : launch_fp16x3_float32;
-  launch_all_tiles(first, workspace.products == 2 ? &second : nullptr, gpu);
+  if (workspace.products == 2)
+    (p.allow_tf32 ? launch_gradients_tf32 : launch_gradients_float32)(first, second, gpu);
+  else
+    (p.allow_tf32 ? launch_product_tf32 : launch_product_float32)(first, gpu);
   // The fallback reads any strides. It copies single elements where 16 bytes cannot be copied at once.
   for (int u = 0; u < workspace.products; ++u) {
     const Fp16x3Product& args = workspace.product[u];
@@ -4740,7 +4756,7 @@ _CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKIN
 _CUDA_SECTIONS += [_CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR]
 _CUDA_SECTIONS += [_CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
 _FP16X3_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
-_FP16X3_SECTIONS += [_CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
+_FIXUP_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
 
 
 def _instance(launcher, instance, parameters="const Product& p", arguments="p"):
@@ -4752,69 +4768,59 @@ def _sixteen_bit_instance(launcher, arguments):
     return _instance(launcher, f"launch_sixteen_bit_tiles<{arguments}>", "const SixteenBitProduct& args", "args")
 
 
-def _fp16x3_instance(launcher, argument):
-    parameters = "const Fp16x3Product& first, const Fp16x3Product* second"
-    return _instance(launcher, f"launch_fp16x3_tiles<{argument}>", parameters, "first, second")
+def _packed_instance(launcher, instance):
+    return _instance(launcher, instance, "const Fp16x3Product& args", "args")
 
 
-def _fixup_instance(launcher, argument):
-    return _instance(launcher, f"launch_fixup<{argument}>", "const Fp16x3Product& args", "args")
+def _gradients_instance(launcher, argument):
+    parameters = "const Fp16x3Product& dx, const Fp16x3Product& dy"
+    return _instance(launcher, f"launch_fp16x3_gradients<{argument}>", parameters, "dx, dy")
 
 
 # Each part has kernels that it alone launches, so that several nvcc can compile the parts side by side. Part 0 also has
 # the decisions of the host that the binding calls (_CUDA_POLICY). The number is the time of one core for sm_90a, in
-# seconds, beyond the 1.8 s for what all parts share (AMD EPYC, nvcc 13.0).
+# seconds, beyond the 1.4 s for what all parts share (Intel Xeon, nvcc 13.0).
 _CUDA_PARTS = [
     (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
+    (5.2, [*_FP16X3_SECTIONS, _packed_instance("launch_product_float32", "launch_fp16x3_product<false>")]),
+    (3.7, [*_FP16X3_SECTIONS, _gradients_instance("launch_gradients_float32", "false")]),
+    (3.6, [*_FP16X3_SECTIONS, _packed_instance("launch_product_tf32", "launch_fp16x3_product<true>")]),
+    (3.1, [*_FP16X3_SECTIONS, _gradients_instance("launch_gradients_tf32", "true")]),
     (
-        10.3,
+        5.5,
         [
-            *_FP16X3_SECTIONS,
-            _fp16x3_instance("launch_fp16x3_float32", "false"),
-            _fixup_instance("launch_fixup_x_by_k", "true"),
+            *_FIXUP_SECTIONS,
+            _packed_instance("launch_fixup_x_by_k", "launch_fixup<true>"),
+            _packed_instance("launch_fixup_x_by_line", "launch_fixup<false>"),
         ],
     ),
+    (6.2, [_CUDA_TILE_LAUNCH, _CUDA_INVERSE]),
     (
-        8.0,
-        [
-            *_FP16X3_SECTIONS,
-            _fp16x3_instance("launch_fp16x3_tf32", "true"),
-            _fixup_instance("launch_fixup_x_by_line", "false"),
-        ],
-    ),
-    (5.0, [_CUDA_TILE_LAUNCH, _CUDA_INVERSE]),
-    (
-        6.3,
+        6.2,
         [
             _CUDA_MMA_LAUNCH,
             _instance("launch_mma_float32", "launch_mma<float>"),
             _instance("launch_mma_float64", "launch_mma<double>"),
         ],
     ),
+    (4.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_float16", "launch_mma<__half>")]),
+    (4.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_bfloat16", "launch_mma<__nv_bfloat16>")]),
     (
-        9.0,
-        [
-            _CUDA_MMA_LAUNCH,
-            _instance("launch_mma_float16", "launch_mma<__half>"),
-            _instance("launch_mma_bfloat16", "launch_mma<__nv_bfloat16>"),
-        ],
-    ),
-    (
-        6.0,
+        7.4,
         [
             _instance("launch_float16", "launch_sixteen_bit<__half>"),
             _sixteen_bit_instance("launch_narrow_float16", "__half, false"),
         ],
     ),
-    (6.3, [_sixteen_bit_instance("launch_wide_float16", "__half, true")]),
+    (7.5, [_sixteen_bit_instance("launch_wide_float16", "__half, true")]),
     (
-        6.0,
+        7.0,
         [
             _instance("launch_bfloat16", "launch_sixteen_bit<__nv_bfloat16>"),
             _sixteen_bit_instance("launch_narrow_bfloat16", "__nv_bfloat16, false"),
         ],
     ),
-    (6.5, [_sixteen_bit_instance("launch_wide_bfloat16", "__nv_bfloat16, true")]),
+    (7.6, [_sixteen_bit_instance("launch_wide_bfloat16", "__nv_bfloat16, true")]),
 ]
 
 

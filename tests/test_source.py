@@ -353,7 +353,7 @@ def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monk
     called.unlink()
     monkeypatch.setattr(model, "_CUDA_PARTS", cuda)
     assert model._build().answer() == sum(3**part for part in parts)
-    assert sorted(called.read_text().split()) == [f"kernels{number}.cu" for number in range(min(jobs, len(parts)))]
+    assert sorted(called.read_text().split()) == sorted(f"kernels{number}.cu" for number in range(min(jobs, len(parts))))
     assert os.environ.get("PYTORCH_NVCC") == before
 
 
