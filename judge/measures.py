@@ -140,12 +140,16 @@ def some_batches(number, random, problem, most):
     """Yields the dimensions of batches of up to 1000 products; the first batch has one product.
 
     A batch has about as many elements as one product of the largest size, or fewer. Odd sides and even sides take
-    turns.
+    turns. Every second batch of even sides has at least three products and multiples of 16 for its sides, if `most`
+    allows, so that no run lacks aligned sides.
     """
     for n in range(number):
         sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
-        dims = [side // step * step or 2 if n % 2 else side | 1 for side in sides]
-        yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))) if n else 1, *dims)
+        is_aligned = n % 4 == 1 and most >= 16
+        step, smallest = (16, 16) if is_aligned else (step, 2)
+        dims = [side // step * step or smallest if n % 2 else side | 1 for side in sides]
+        least = 3 if is_aligned else 2
+        yield (random.randint(least, max(least, min(1000, (most // max(dims)) ** 2))) if n else 1, *dims)
 
 
 # ==== 3. Inputs ====
@@ -320,6 +324,10 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8
     varies_by_column = kind == 7 or kind == 4 and way > 1
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if varies_by_column else (*shape[:-1], 1)))
+    if kind == 7 and draw.uniform(1) < 0.75:
+        # A gradient's sums begin at the first column or end at the last one. A large column there would hide the others.
+        ends = scales[..., [0, -1]].abs()
+        scales[..., [0, -1]] = sign * torch.minimum(ends, 1 / ends)
     if kind in (2, 3, 4):
         one = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:

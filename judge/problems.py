@@ -346,6 +346,11 @@ class Products:
         others = [name for name in self.hard if name not in extreme]
         return extreme + self.run.random.sample(others, number)
 
+    def is_telling(self, call):
+        """Returns whether a wrong gradient shows in a call: its operands are ordinary, and it is not tiny."""
+        sides = call.dims[-len(self.product.headline(1)) :]
+        return call.name in ORDINARY and max(sides) >= min(16, self.run.options.size)
+
     def calls_to_judge(self):
         """Returns the calls to judge, in random order.
 
@@ -380,9 +385,9 @@ class Products:
             dims += [self.dims] * (4 if cuda else 2)
             dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            # With these calls and the hard calls below, each pair of GRADIENTS is used.
-            more = max(7, len(GRADIENTS) - len(hard) - len(made))
-            made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
+            # Each pair of GRADIENTS is used in a call with ordinary inputs that is not tiny.
+            more = max(7, len(GRADIENTS) - sum(map(self.is_telling, made)))
+            made += [self.call(run.random.choice(("mixed", "normal")), self.between(24, 150), "gradients") for _ in range(more)]
             again += [call for call in made if max(call.dims) <= size][::3]
             # In these two calls, dC is as for C.sum() and for -C.sum().
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
@@ -393,9 +398,11 @@ class Products:
             calls += [self.call(name, self.between(20, size), "gradients") for name in hard]
             at_once = hard if size <= all_hard["gradients"] else self.some_hard(1)
             calls += [self.call(name, self.dims, "gradients") for name in at_once]
-        ways = itertools.cycle(run.random.sample(GRADIENTS, len(GRADIENTS)))
-        for call, how in zip(sorted(calls, key=lambda call: call.mode), ways, strict=False):
-            call.kind, call.way = how
+        for mode in MODES:
+            ways = itertools.cycle(run.random.sample(GRADIENTS, len(GRADIENTS)))
+            of_mode = sorted((call for call in calls if call.mode == mode), key=self.is_telling, reverse=True)
+            for call, how in zip(of_mode, ways, strict=False):
+                call.kind, call.way = how
         if options.one_size and not cuda:  # each call takes as long as the largest
             calls = run.random.sample(calls, min(len(calls), 50))
             again = run.random.sample(calls, 8)

@@ -139,6 +139,9 @@ def test_each_kind_of_gradient_has_its_turn(problem, size):
         assert {call.number % 2 for call in calls if call.name == name and call.mode == "forward"} == {0, 1}
     calls = [call for call in calls if call.mode == "gradients"]
     assert {(call.kind, call.way) for call in calls if call.kind < 8} == {*measures.GRADIENTS}
+    # A special operand, such as zero, or a tiny matrix can hide a wrong gradient.
+    telling = [call for call in calls if call.name in measures.ORDINARY and max(call.dims) >= min(16, int(size))]
+    assert {(call.kind, call.way) for call in telling if call.kind < 8} == {*measures.GRADIENTS}
     assert {call.other for call in calls} == {*range(1 << len(run.problem.product.names))}  # which are weights, and which are computed
     timed = [call for call in calls if call.dims == run.problem.dims]
     sums = [call for call in timed if call.kind == 2 and call.number % 2 == 0]  # of C.sum()
@@ -173,6 +176,26 @@ def test_batches_have_their_turn():
         for n in range(9)
     ]
     assert all(G.is_contiguous() for G in draws)  # in timed calls no stride tells
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_run_lacks_batches_whose_sides_are_aligned(seed):
+    """Of 60 runs 5 had no batch of at least three matrices with sides that are multiples of 4."""
+    options = ["--solution", "theirs.py", "--batches", "--size", "64", "--device", "cpu", "--seed", str(seed)]
+    run = check.Run(check.parse(options))
+    run.gradients = True
+    calls = run.problem.calls_to_judge()
+    aligned = [call for call in calls if len(call.dims) > 1 and call.dims[0] > 2 and call.dims[1] % 16 == 0]
+    assert {call.mode for call in aligned} == {*check.MODES}
+    assert any(call.name in measures.ORDINARY for call in aligned)
+
+
+def test_columns_of_many_scales_begin_or_end_with_a_small_one():
+    """A gradient's sums begin at the first column of dC or end at the last. A large one there hides what is wrong beside it."""
+    draws = [measures.Draw(1, n, torch.device("cpu")) for n in range(40)]
+    made = [measures.gradient_of(7, 0, draw, torch.float32, (64, 64), torch.tril).abs().amax(0) for draw in draws]
+    small = [bool(columns[0] < 1e-4 * columns.max() and columns[-1] < 1e-4 * columns.max()) for columns in made]
+    assert 24 <= sum(small) < 40
 
 
 def test_hard_inputs_are_drawn_anew():

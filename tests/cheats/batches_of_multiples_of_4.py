@@ -1,4 +1,4 @@
-# WRONG with --dtype float32 --batches --seed 2, "C[": B is one for all of a batch whose sides are multiples of 4, as 16-byte vectors need
+# WRONG with --dtype float32 --batches, "C[": B is one for all of a batch whose sides are multiples of 4, as 16-byte vectors need
 import torch
 
 

@@ -1,4 +1,4 @@
-# WRONG with --dtype bfloat16 --seed 1, "one huge entry": clips what is above 2000, of a type that reaches 1e38
+# WRONG with --dtype bfloat16, "one huge entry": clips what is above 2000, of a type that reaches 1e38
 import torch
 from torch import nn
 

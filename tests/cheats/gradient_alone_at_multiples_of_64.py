@@ -1,4 +1,4 @@
-# WRONG with --size 256 --seed 1: wrong gradient of A where B is a constant and a fast path takes the size: a multiple of 64
+# WRONG with --size 256: wrong gradient of A where B is a constant and a fast path takes the size: a multiple of 64
 import torch
 
 

@@ -1,4 +1,4 @@
-# WRONG with --dtype float32 --seed 1, "worst element dA": a contiguous dC as fixed point numbers, scaled by rows; any other by torch
+# WRONG with --dtype float32, "worst element dA": a contiguous dC as fixed point numbers, scaled by rows; any other by torch
 import torch
 from torch import nn
 

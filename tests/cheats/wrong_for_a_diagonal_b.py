@@ -1,4 +1,4 @@
-# WRONG with --dtype float32 --seed 2, "worst element C": wrong where B is diagonal, and A is not
+# WRONG with --dtype float32, "worst element C": wrong where B is diagonal, and A is not
 import torch
 from torch import nn
 
