@@ -387,7 +387,10 @@ class Products:
             made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             # Each pair of GRADIENTS is used in a call with ordinary inputs that is not tiny.
             more = max(7, len(GRADIENTS) - sum(map(self.is_telling, made)))
-            made += [self.call(run.random.choice(("mixed", "normal")), self.between(24, 150), "gradients") for _ in range(more)]
+            made += [
+                self.call(run.random.choice(("mixed", "normal")), self.between(24, 150), "gradients")
+                for _ in range(more)
+            ]
             again += [call for call in made if max(call.dims) <= size][::3]
             # In these two calls, dC is as for C.sum() and for -C.sum().
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
