@@ -325,7 +325,7 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
     varies_by_column = kind == 7 or kind == 4 and way > 1
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if varies_by_column else (*shape[:-1], 1)))
     if kind == 7 and draw.uniform(1) < 0.75:
-        # A gradient's sums begin at the first column or end at the last one. A large column there would hide the others.
+        # A gradient sums from the first column on, or up to the last. A large column there would hide the others.
         ends = scales[..., [0, -1]].abs()
         scales[..., [0, -1]] = sign * torch.minimum(ends, 1 / ends)
     if kind in (2, 3, 4):
