@@ -471,7 +471,8 @@ class Child:
         if is_exhausted(answer, self.cuda):
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
-            return {"wrong": f"the solution raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
+            who = "reference" if self.is_reference else "solution"
+            return {"wrong": f"the {who} raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
         for X, (shape, address) in zip(operands, self.places[number], strict=True):
             if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (address, shape, True):
                 told = "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"

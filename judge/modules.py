@@ -142,6 +142,12 @@ def state_of(model):
     return {name: X for name, X in state.items() if isinstance(X, torch.Tensor)}
 
 
+def has_state(model, state):
+    """Returns whether the names, shapes and values of a module's state_dict are those of `state`."""
+    own = state_of(model)
+    return own.keys() == state.keys() and all(torch.equal(X, state[name].to(X.dtype)) for name, X in own.items())
+
+
 def load_state(model, state):
     """Copies `state` into a module if its state_dict has the same keys and shapes. Returns whether it has."""
     own = state_of(model)
@@ -211,6 +217,7 @@ class Runner:
         """
         self.device, self.wide = device, wide
         self.model = construct(make, arguments, seed, device)
+        self.is_same = state is not None and has_state(self.model, state)
         self.fits = state is not None and load_state(self.model, state)
         if wide:
             widen(self.model)

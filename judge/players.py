@@ -119,7 +119,7 @@ class AnyPlayer:
             self.runner = Reference(make, arguments, seed, self.device)
         else:
             self.runner = Runner(make, arguments, seed, self.device, state)
-        return {"fits": self.runner.fits}
+        return {"fits": self.runner.fits, "is_same": self.runner.is_same}
 
     def state(self):
         return state_of(self.runner.model)

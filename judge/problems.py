@@ -202,7 +202,7 @@ class AnyCall(Call):
     def expected_of_solution(self):
         """Returns the results that the solution has to return.
 
-        If its parameters do not fit the reference's, the module's state and the gradients of parameters are left out.
+        If it has other parameters than the reference, the module's state and the gradients of parameters are left out.
         """
         expected = self.expected
         if not self.run.problem.fits:
@@ -580,7 +580,8 @@ class Anything:
         self.run, self.label, self.nbytes = run, "", 0
         self.constructor = None  # the seed of the present modules
         self.has_solution = False  # whether the solution has been constructed
-        self.fits = False  # whether the solution's parameters have the reference's names
+        self.fits = False  # whether the solution's module has the reference's parameters
+        self.copies = True  # whether it gets them if names and shapes fit
         self.draws = self.remembers = self.always_the_same = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
         self.known = {}  # for each mode, a call that the reference has answered
@@ -625,10 +626,7 @@ class Anything:
         return self.run.reference.fetch(place, shape, getattr(torch, dtype))
 
     def construct(self, seed):
-        """Makes both children construct their modules with a seed.
-
-        The solution's module gets the reference's parameters if they fit.
-        """
+        """Makes both children construct their modules with a seed."""
         told = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
         self.constructor, self.arguments = seed, told["skeleton"]
         self.argument_tensors = [self.fetch(each) for each in told["tensors"]]
@@ -638,21 +636,49 @@ class Anything:
             self.construct_solution()
 
     def construct_solution(self):
-        tensors = [*self.argument_tensors, *self.state.values()]
+        """Constructs the solution's module, and decides at the first time whether it gets the reference's parameters.
+
+        It gets them where names and shapes fit, unless it is right with its own. KernelBench gives it none: the
+        constructor makes them of the same seed. A solution may have multiplied its weights by a factor there.
+        """
+        told = self.construct_with(self.state if self.copies else {})
+        self.fits, is_same = told.get("fits") is True, told.get("is_same")
+        is_first, self.has_solution = not self.has_solution, True
+        if not is_first or not self.state:
+            return
+        told = ""
+        if not self.fits:
+            told = "the solution's have other names or shapes: they are what its constructor makes of the same seed"
+        elif is_same is not True:
+            self.construct_with({})
+            self.fits = False
+            self.copies = not self.holds_once()
+            told = "the solution is right with its own, which its constructor makes of the same seed"
+            if self.copies:
+                self.construct_with(self.state)
+                self.fits = True
+                told = "the solution has the reference's, because it is wrong with its own; KernelBench gives it none"
+        if told:
+            self.run.report.check("parameters", "note", told)
+
+    def construct_with(self, state):
+        """Makes the solution construct its module, and copy the tensors of `state` if they fit. Returns its answer."""
+        tensors = [*self.argument_tensors, *state.values()]
         places = self.run.places_of(tensors, slab_alone=True)
         self.run.write(self.run.solution, tensors, places, {})
-        count, names = len(self.argument_tensors), list(self.state)
-        state = dict(zip(names, places[count:], strict=True))
-        limit = self.run.reference_limit
-        told = self.run.solution.ask(
-            "construct", limit, seed=self.constructor, skeleton=self.arguments, tensors=places[:count], state=state
-        )
+        count = len(self.argument_tensors)
+        places, state = places[:count], dict(zip(state, places[count:], strict=True))
+        limit, given = self.run.reference_limit, {"skeleton": self.arguments, "tensors": places, "state": state}
+        told = self.run.solution.ask("construct", limit, seed=self.constructor, **given)
         self.run.solution.examine_settings(told)
-        self.fits = told.get("fits") is True
-        if not self.fits and self.state and not self.has_solution:
-            told = "the solution's have other names or shapes: they are what its constructor makes of the same seed"
-            self.run.report.check("parameters", "note", told)
-        self.has_solution = True
+        return told
+
+    def holds_once(self):
+        """Returns whether the solution's result of one call with the file's own inputs is right."""
+        call = self.call("drawn")
+        (reference,), took = self.run.request(self.run.reference, [call])
+        (results,), _ = self.run.request(self.run.solution, [call], took)
+        return not self.run.examine(call, results, reference)
 
     def measure(self):
         """Finds the sizes of inputs and state, and whether get_inputs() never varies. It needs no shared memory."""

@@ -201,6 +201,24 @@ def test_who_draws_in_another_order_gets_the_references_parameters(capsys, tmp_p
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("options", [[], ["--gradients"]], ids=["forward", "gradients"])
+def test_who_is_right_with_its_own_parameters_keeps_them(options, capsys, tmp_path):
+    """As in KernelBench, which copies no parameters: some solutions multiply a weight by a factor beforehand."""
+    solution = "class ModelNew(Model):\n    def __init__(self):\n        super().__init__()\n        self.weight.data.mul_(3)\n\n"
+    solution += "    def forward(self, x):\n        return torch.tanh(x * (self.weight / 3))\n"
+    status, out, err = run(capsys, tmp_path, WEIGHT, solution, *options)
+    assert status == 0 and "note   parameters: the solution is right with its own" in out, out + err
+    status, out, err = run(capsys, tmp_path, WEIGHT, solution.replace("/ 3", "/ 2"), *options)
+    assert status == 1 and "note   parameters: the solution has the reference's" in out, out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_an_error_of_the_reference_is_the_references(capsys, tmp_path):
+    status, _, err = run(capsys, tmp_path, PLAIN.replace("return torch", "raise ValueError('no')\n        return torch"), SAME)
+    assert status == 2 and "the reference raises ValueError: no" in err and "the solution raises" not in err, err
+
+
+@pytest.mark.usefixtures("few")
 def test_what_the_solution_is_told_does_not_tell_its_inputs(capsys, tmp_path):
     """A solution that knew the seed of get_inputs() could compute before its clock runs."""
     solution = """
