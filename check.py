@@ -18,6 +18,7 @@ not enough memory, or a reference that does not compute the problem); 130 Ctrl-C
 
 import argparse
 import ast
+import collections
 import contextlib
 import ctypes
 import fcntl
@@ -792,6 +793,10 @@ class Report:
             self.findings.setdefault(name, detail)
         print(f"{verdict:<6} {name}: {detail}")
 
+    def row(self, call, wrong):
+        """Keeps what the table tells of one call. `wrong` is what is wrong with its results, or None."""
+        self.rows.append({"input": call.row_name, "size": call.label, "detail": wrong, **call.row})
+
     def table(self):
         if not self.rows:
             return
@@ -817,21 +822,26 @@ class Report:
 
 
 class Run:
-    """One run of the judge: it sends requests to the solution and the reference, and examines their answers."""
+    """One run of the judge: its options, its problem, its contenders and their memory.
 
-    random = property(lambda self: random.Random(hashlib.sha256(f"{self.seed}/{next(self.draws)}".encode()).digest()))
+    draws       Draws: chooses at random, by the seed.
+    requests    Requests: sends calls to a contender and takes the results.
+    judgement   Judgement: compares results with the truth.
+    report      Report: prints findings and keeps them.
+    """
+
+    random = property(lambda self: self.draws.random)
 
     def __init__(self, options):
         self.options = options
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # begin() sets these to the contenders
         self.seed = random.SystemRandom().getrandbits(63) if options.seed is None else options.seed
-        # Each use of `random` gets a new generator, seeded by a hash. No generator reveals anything about another one.
-        self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False
+        self.numbers, self.gradients = itertools.count(1), False
+        self.draws, self.requests, self.judgement = Draws(self), Requests(self), Judgement(self)
         self.seed_of_constructors, self.reference_limit = self.random.getrandbits(63), LOADING * options.timeout
         self.problem = PROBLEMS[options.problem](self)
         self.report = Report(self.problem)
-        self.wait = torch.get_device_module(self.device).synchronize
 
     def share(self):
         """Allocates one slab per contender.
@@ -840,7 +850,7 @@ class Run:
         """
         self.references_slab, self.slab = self.new_slab(), self.new_slab()
         self.slab.bytes[: 1 << 20].float().sum()  # starts torch's threads before the solution can use up all threads
-        self.quiet = self.probe()  # the probe's seconds before any line of the solution has run
+        self.requests.quiet = self.requests.probe()
 
     def new_slab(self):
         """Allocates a slab for the calls of one request, as far as memory allows.
@@ -853,79 +863,20 @@ class Run:
         # The size is a multiple of 2 MiB. The judge's torch then places no other tensor in memory that a child opens.
         return Slab(self.device, -(-size >> 21) << 21)
 
-    def probe(self):
-        """Returns the median time in seconds of a one-byte copy, which shows whether the GPU is idle."""
-        return sorted(timeit.repeat(lambda: (self.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
-
-    def wait_for_a_quiet_gpu(self):
-        """Waits until the GPU is idle.
-
-        A solution that leaves work running would slow the reference down, or compute before the clock starts.
-        """
-        deadline = time.perf_counter() + QUIETING
-        while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
-            if time.perf_counter() > deadline:
-                raise CannotRun(f"{self.device} is at work while no call is answered: by the solution, or by others")
-
-    # ---- Requests. ----
-
-    def request(self, contender, calls, expected=0.0, timed=False, inference=False):
-        """Requests calls of one kind. Returns the results, or what is wrong with them, and the seconds they took.
-
-        `expected` is the time in seconds that the reference takes. It is added to the time limit.
-        """
+    def keep_within(self):
         keep_within(self.report.begun + self.options.within)
-        limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
-        is_reference = contender is self.reference
-        operands = [call.given(is_reference) for call in calls]
-        flat = [X for each in operands for X in each]
-        places = self.places_of(flat)
-        rest = iter(places)
-        inputs = [list(itertools.islice(rest, len(each))) for each in operands]
-        for call, each in zip(calls, inputs, strict=True):
-            if alias := call.alias_for(is_reference):
-                each[1] = [*each[0][:3], int(alias == "memory"), each[0][-1]]
-        places = [place for each in inputs for place in each]
-        described = []
-        for call, each in zip(calls, inputs, strict=True):
-            described.append(call.describe(is_reference, timed) | {"inputs": each})
-        modes = {"timed": timed, "training": self.random.random() < 0.5, "inference": inference}
-        modes["deterministic"] = not timed and self.random.random() < 0.5
-        told = contender.ask("prepare", limit, calls=described, **modes)
-        contender.examine_settings(told)
-        # The inputs are written last. A child that saw them earlier could compute before the clock starts.
-        self.write(contender, flat, places, told)
-        self.wait()
-        if contender is self.solution and self.cuda:
-            self.wait_for_a_quiet_gpu()
-        if contender is self.reference:
-            contender.examine_schedule()
-        begun = time.perf_counter()
-        said = contender.ask("calls", limit).get("calls")
-        if not isinstance(said, list) or len(said) != len(calls):
-            raise contender.fault("'s process does not answer for each call")
-        took, results = time.perf_counter() - begun, {}
-        # The results are read in random order. All of them have to be complete, because any can be read first.
-        for n in self.random.sample(range(len(calls)), len(calls)):
-            results[n] = self.take(contender, calls[n], described[n]["expected"], said[n])
-            self.wait()
-            if self.cuda and len(results) == 1:  # on a GPU the clock runs until the first result has been read
-                took = time.perf_counter() - begun
-                contender.stop()
-        self.inspect(contender, calls, described, said, results, limit)
-        most = 2 * (len(flat) + sum(len(each) for each in results.values() if isinstance(each, dict)))
-        # Opened allocations are kept while they are few, because later results may lie in them again.
-        if self.cuda and len(contender.gpu.opened) > most:
-            contender.gpu.close()
-        for n, (call, each) in enumerate(zip(calls, operands, strict=True)):
-            for number, (X, place) in enumerate(zip(each, inputs[n], strict=True)):
-                before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
-                if first_difference(before, after):
-                    results[n] = self.problem.modified(call, number, before, after, is_reference) or results[n]
-        for n, call in enumerate(calls):
-            if is_reference and isinstance(results[n], str) and not call.is_optional:
-                raise contender.fault(f" is wrong: {results[n]}")
-        return [results[n] for n in range(len(calls))], took
+
+
+class Draws:
+    """Chooses at random how calls are grouped and where their inputs lie. All choices follow from the run's seed."""
+
+    def __init__(self, run):
+        self.run, self.uses = run, itertools.count()
+
+    @property
+    def random(self):
+        """Returns a new generator for each use, seeded by a hash. No generator reveals anything about another one."""
+        return random.Random(hashlib.sha256(f"{self.run.seed}/{next(self.uses)}".encode()).digest())
 
     def places_of(self, tensors, slab_alone=False):
         """Chooses where the child finds each tensor: [shape, offset, slot, copy, dtype].
@@ -943,12 +894,126 @@ class Run:
         chosen = [offsets[n] if slab_alone else self.random.choice((offsets[n], None)) for n in range(len(tensors))]
         return [[list(X.shape), chosen[n], n, 0, name_of(X.dtype)] for n, X in enumerate(tensors)]
 
+    def groups(self, calls):
+        """Yields the calls of each request: a random number of calls of one kind.
+
+        Several calls fill at most half of the slab, because the data derived from them needs room as well.
+        """
+        key_of, most_bytes = self.run.problem.key, self.run.slab.size // 2
+        for key in dict.fromkeys(map(key_of, calls)):
+            waiting = [call for call in calls if key_of(call) == key]
+            while waiting:
+                group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
+                while waiting and len(group) < most:
+                    if sum(call.nbytes for call in (*group, waiting[-1])) > most_bytes:
+                        break
+                    group.append(waiting.pop())
+                yield group
+
+    def in_pieces(self, calls):
+        """Yields calls in groups of at most 8, which fill at most a quarter of the slab's size.
+
+        The data derived from the calls needs the rest of the room. A single large call forms a group of its own.
+        """
+        while calls:
+            number = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes)))
+            yield calls[:number]
+            calls = calls[number:]
+
+
+class Requests:
+    """Sends calls to a contender, writes their inputs into its memory, and takes the results out of it."""
+
+    quiet = 0.0  # the seconds of probe() before any line of the solution has run; Run.share() measures them
+
+    def __init__(self, run):
+        self.run = run
+        self.wait = torch.get_device_module(run.device).synchronize
+
+    def probe(self):
+        """Returns the median time in seconds of a one-byte copy, which shows whether the GPU is idle."""
+        return sorted(timeit.repeat(lambda: (self.run.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
+
+    def wait_for_a_quiet_gpu(self):
+        """Waits until the GPU is idle.
+
+        A solution that leaves work running would slow the reference down, or compute before the clock starts.
+        """
+        deadline = time.perf_counter() + QUIETING
+        while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
+            if time.perf_counter() > deadline:
+                device = self.run.device
+                raise CannotRun(f"{device} is at work while no call is answered: by the solution, or by others")
+
+    def send(self, contender, calls, expected=0.0, timed=False, inference=False):
+        """Requests calls of one kind. Returns the results, or what is wrong with them, and the seconds they took.
+
+        `expected` is the time in seconds that the reference takes. It is added to the time limit.
+        """
+        run = self.run
+        run.keep_within()
+        is_reference = contender is run.reference
+        limit = run.options.timeout * (LOADING if is_reference else 1) + expected
+        operands = [call.given(is_reference) for call in calls]
+        tensors = [X for each in operands for X in each]
+        inputs = self.lay_out(calls, operands, is_reference)
+        described = []
+        for call, places in zip(calls, inputs, strict=True):
+            described.append(call.describe(is_reference, timed) | {"inputs": places})
+        modes = {"timed": timed, "training": run.random.random() < 0.5, "inference": inference}
+        modes["deterministic"] = not timed and run.random.random() < 0.5
+        told = contender.ask("prepare", limit, calls=described, **modes)
+        contender.examine_settings(told)
+        # The inputs are written last. A child that saw them earlier could compute before the clock starts.
+        self.write(contender, tensors, [place for places in inputs for place in places], told)
+        self.wait()
+        if is_reference:
+            contender.examine_schedule()
+        elif run.cuda:
+            self.wait_for_a_quiet_gpu()
+        said, results, took = self.time(contender, calls, described, limit)
+        self.inspect(contender, calls, described, said, results, limit)
+        most = 2 * (len(tensors) + sum(len(each) for each in results.values() if isinstance(each, dict)))
+        # Opened allocations are kept while they are few, because later results may lie in them again.
+        if run.cuda and len(contender.gpu.opened) > most:
+            contender.gpu.close()
+        for n, (call, given, places) in enumerate(zip(calls, operands, inputs, strict=True)):
+            results[n] = self.changed_input(contender, call, given, places, told) or results[n]
+            if is_reference and isinstance(results[n], str) and not call.is_optional:
+                raise contender.fault(f" is wrong: {results[n]}")
+        return [results[n] for n in range(len(calls))], took
+
+    def lay_out(self, calls, operands, is_reference):
+        """Chooses the place of each operand of each call. Two operands of a call may share one place."""
+        places = iter(self.run.draws.places_of([X for each in operands for X in each]))
+        inputs = [list(itertools.islice(places, len(each))) for each in operands]
+        for call, each in zip(calls, inputs, strict=True):
+            if alias := call.alias_for(is_reference):
+                each[1] = [*each[0][:3], int(alias == "memory"), each[0][-1]]
+        return inputs
+
     def write(self, contender, tensors, places, told):
         """Writes inputs to their places in a stopped contender. The slab holds NaN behind the inputs."""
         used = sum(room(X.dtype, X.shape) for X in tensors)
         contender.slab.bytes[: used + 512].fill_(255)
         for X, place in zip(tensors, places, strict=True):
             contender.put(X, place, told)
+
+    def time(self, contender, calls, described, limit):
+        """Makes the child answer. Returns the places of the results, the results by number, and the seconds it took."""
+        begun = time.perf_counter()
+        said = contender.ask("calls", limit).get("calls")
+        if not isinstance(said, list) or len(said) != len(calls):
+            raise contender.fault("'s process does not answer for each call")
+        took, results = time.perf_counter() - begun, {}
+        # The results are read in random order. All of them have to be complete, because any can be read first.
+        for n in self.run.random.sample(range(len(calls)), len(calls)):
+            results[n] = self.take(contender, calls[n], described[n]["expected"], said[n])
+            self.wait()
+            if self.run.cuda and len(results) == 1:  # on a GPU the clock runs until the first result has been read
+                took = time.perf_counter() - begun
+                contender.stop()
+        return said, results, took
 
     def take(self, contender, call, kinds, said, spoils=False):
         """Reads the results of one call from the child's memory. Returns a string if they cannot be read.
@@ -978,6 +1043,7 @@ class Run:
         """
         answers = contender.ask("inspect", limit).get("calls")
         answers = [each if isinstance(each, dict) else {} for each in answers] if isinstance(answers, list) else []
+        is_reference = contender is self.run.reference
         for n, (call, answer) in enumerate(itertools.zip_longest(calls, answers[: len(calls)], fillvalue={})):
             call.missing, kinds = "", described[n]["expected"]
             if "no_memory" in answer:
@@ -986,10 +1052,10 @@ class Run:
             if "wrong" in answer:
                 results[n] = printable(answer["wrong"]) or "it says that its result is wrong"
                 call.missing = printable(answer.get("missing", ""))
-            elif contender is self.reference and answer.get("none"):
+            elif is_reference and answer.get("none"):
                 results[n] = None
-            elif contender is self.reference:
-                self.problem.learn(call, answer)
+            elif is_reference:
+                self.run.problem.learn(call, answer)
                 if kinds is None:
                     kinds = answer["kinds"]
                     results[n] = self.take(contender, call, kinds, said[n])
@@ -997,13 +1063,33 @@ class Run:
                 spoiled = self.take(contender, call, kinds, said[n], spoils=True)
                 results[n] = spoiled if isinstance(spoiled, str) else results[n]
 
+    def changed_input(self, contender, call, operands, places, told):
+        """Returns what is wrong with the last input that the call has changed, or an empty string."""
+        wrong = ""
+        for number, (X, place) in enumerate(zip(operands, places, strict=True)):
+            before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
+            if first_difference(before, after):
+                is_reference = contender is self.run.reference
+                wrong = self.run.problem.modified(call, number, before, after, is_reference) or wrong
+        return wrong
+
+
+class Judgement:
+    """Compares the results of calls with the truth."""
+
+    def __init__(self, run):
+        self.run = run
+        self.first_results, self.made_twice = {}, 0  # for calls that are made twice
+        self.missing = []  # what the machine lacked in each of the first calls
+
     def examine(self, call, results, reference=None):
         """Returns what is wrong with a call's results, and records the errors in call.row.
 
         If the error exceeds the bound, it requests the reference's results, whose error may raise the bound.
         """
-        keep_within(self.report.begun + self.options.within)
-        call.row, problem = {"unjudged": 0, "ties": 0}, self.problem
+        run, problem = self.run, self.run.problem
+        run.keep_within()
+        call.row = {"unjudged": 0, "ties": 0}
         if isinstance(results, str):
             return results
         reference = reference or problem.reference_of(call)
@@ -1013,10 +1099,10 @@ class Run:
             found = results[name]
             error, at = truth.worst(found)
             if reference is None and not error <= truth.bound(0.0):
-                reference = self.request(self.reference, [call])[0][0]
+                reference = run.requests.send(run.reference, [call])[0][0]
             reference_error = truth.worst(reference[name])[0] if reference else 0.0
             if doubt := problem.doubt(call, name, truth, reference_error):
-                raise self.reference.fault(doubt)
+                raise run.reference.fault(doubt)
             bound = truth.bound(reference_error)
             if not error <= bound:
                 error, at = problem.reconsider(call, name, truth, found, bound, (error, at))
@@ -1028,114 +1114,101 @@ class Run:
                 return problem.explain(name, truth, found, reference[name], (error, at), bound)
         return problem.criterion(call, results, reference)
 
-    def in_pieces(self, calls):
-        """Yields calls in groups of at most 8, which fill at most a quarter of the slab's size.
+    def values(self):
+        """Judges all calls of the problem that are not timed."""
+        run, problem, report = self.run, self.run.problem, self.run.report
+        calls = problem.calls_to_judge()
+        self.repeated = {call for call, times in collections.Counter(calls).items() if times > 1}
+        report.progress(f"judging {len(calls)} calls on fresh inputs")
+        try:
+            for group in run.draws.groups(calls):
+                self.judge_group(group)
+                # Sizes differ between calls. The judge's allocator would otherwise keep memory that contenders need.
+                torch.cuda.empty_cache()
+                if len(self.missing) == len(report.rows) >= ALL_MISSING:
+                    break
+            if self.missing and len(self.missing) == len(report.rows):
+                wrong = report.rows[0]["detail"].removeprefix("the solution raises ")
+                report.rows.clear()
+                report.findings.clear()
+                raise cannot_be_judged(run.solution.path, self.missing[0], wrong)
+        finally:
+            report.table()
+        if not report.findings:
+            if not self.made_twice:
+                raise CannotRun("no call was made twice")
+            problem.finish(self.made_twice)
 
-        The data derived from the calls needs the rest of the room. A single large call forms a group of its own.
+    def judge_group(self, group):
+        """Makes the calls of one request, first by the reference and then by the solution, and judges them."""
+        run, problem, report = self.run, self.run.problem, self.run.report
+        problem.enter(group)
+        references, took = run.requests.send(run.reference, group)
+        group, references = problem.usable(group, references)
+        if not group:
+            return
+        answers, _ = run.requests.send(run.solution, group, took)
+        problem.find_truths(group, references)
+        for call, results, reference in zip(group, answers, references, strict=True):
+            wrong = self.examine(call, results, reference)
+            vars(call).pop("inputs", None)  # frees memory; a second call generates its inputs again
+            if call in self.repeated and isinstance(results, dict):
+                differs = self.other_bits(call, results)
+                wrong = wrong or differs
+            if call.missing and len(self.missing) == len(report.rows):
+                self.missing.append(call.missing)
+            report.row(call, wrong)
+            if wrong:
+                report.findings.setdefault(f"{call.row_name} inputs", f"{call.label}: {wrong}")
+
+    def other_bits(self, call, results):
+        """Returns what is wrong if an earlier call with the same inputs had other results."""
+        first = self.first_results.setdefault(call, results)
+        self.made_twice += first is not results
+        wrong = None
+        for name, X in results.items():
+            if at := first_difference(X, first[name]):
+                told = f"two calls with the same inputs differ at {name}{at}"
+                wrong = wrong or self.run.problem.other_bits(told)
+        return wrong
+
+    def find_the_simplest_failure(self):
+        """Looks for a simple call that fails, and puts it first in the report.
+
+        If there is none, the simplest failure found so far comes first.
         """
-        while calls:
-            number = max(1, min(8, self.slab.size // 4 // max(1, calls[0].nbytes)))
-            yield calls[:number]
-            calls = calls[number:]
-
-    def groups(self, calls):
-        """Yields the calls of each request: a random number of calls of one kind.
-
-        Several calls fill at most half of the slab, because the data derived from them needs room as well.
-        """
-        for key in dict.fromkeys(map(self.problem.key, calls)):
-            waiting = [call for call in calls if self.problem.key(call) == key]
-            while waiting:
-                group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
-                while waiting and len(group) < most:
-                    if sum(call.nbytes for call in (*group, waiting[-1])) > self.slab.size // 2:
-                        break
-                    group.append(waiting.pop())
-                yield group
-
-
-def judge_values(run):
-    problem = run.problem
-    calls = problem.calls_to_judge()
-    # `kept` holds the first results of calls that are made twice. `made` counts the calls that were made a second time.
-    kept, made = {}, 0
-    missing = []  # what the machine lacked in each of the first calls
-    run.report.progress(f"judging {len(calls)} calls on fresh inputs")
-    try:
-        for group in run.groups(calls):
-            problem.enter(group)
-            references, took = run.request(run.reference, group)
-            group, references = problem.usable(group, references)
-            if not group:
-                continue
-            answers, _ = run.request(run.solution, group, took)
-            problem.find_truths(group, references)
-            for call, results, reference in zip(group, answers, references, strict=True):
-                name, size, wrong = call.row_name, call.label, run.examine(call, results, reference)
-                vars(call).pop("inputs", None)  # frees memory; a second call generates its inputs again
-                if calls.count(call) > 1 and isinstance(results, dict):
-                    first = kept.setdefault(call, results)
-                    made += first is not results
-                    for result in results:
-                        if at := first_difference(results[result], first[result]):
-                            told = f"two calls with the same inputs differ at {result}{at}"
-                            wrong = wrong or problem.other_bits(told)
-                if call.missing and len(missing) == len(run.report.rows):
-                    missing.append(call.missing)
-                run.report.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
-                if wrong:
-                    run.report.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
-            answers = references = results = reference = None
-            # Sizes differ between calls. The judge's allocator would otherwise keep memory that the contenders need.
-            torch.cuda.empty_cache()
-            if len(missing) == len(run.report.rows) >= ALL_MISSING:
+        run, report = self.run, self.run.report
+        wrong = [row for row in report.rows if row["detail"]]
+        if not wrong:
+            return
+        simplest = min(wrong, key=run.problem.simplicity)
+        name, detail = f"{simplest['input']} inputs", f"{simplest['size']}: {simplest['detail']}"
+        report.progress("looking for the simplest case that is wrong")
+        for call in run.problem.simple_calls(simplest):
+            references, took = run.requests.send(run.reference, [call])
+            answers, _ = run.requests.send(run.solution, [call], took)
+            if found := self.examine(call, answers[0], references[0]):
+                name, detail = f"{call.row_name} inputs", f"{call.label}: {found}"
+                report.row(call, found)
                 break
-        if missing and len(missing) == len(run.report.rows):  # every call failed because the machine lacks something
-            wrong = run.report.rows[0]["detail"].removeprefix("the solution raises ")
-            run.report.rows.clear()
-            run.report.findings.clear()
-            raise cannot_be_judged(run.solution.path, missing[0], wrong)
-    finally:
-        run.report.table()
-    if not run.report.findings:
-        if not made:
-            raise CannotRun("no call was made twice")
-        problem.finish(made)
+        others = {what: told for what, told in report.findings.items() if what != name}
+        report.findings = {name: detail} | others
 
+    def inference_mode(self):
+        """Judges calls in inference_mode, after all other calls.
 
-def report_the_simplest_failure_first(run):
-    """Looks for a simple call that fails. If there is none, the simplest failure found so far is reported first."""
-    wrong = [row for row in run.report.rows if row["detail"]]
-    if not wrong:
-        return
-    simplest = min(wrong, key=run.problem.simplicity)
-    name, detail = f"{simplest['input']} inputs", f"{simplest['size']}: {simplest['detail']}"
-    run.report.progress("looking for the simplest case that is wrong")
-    for call in run.problem.simple_calls(simplest):
-        references, took = run.request(run.reference, [call])
-        answers, _ = run.request(run.solution, [call], took)
-        if found := run.examine(call, answers[0], references[0]):
-            name, detail = f"{call.row_name} inputs", f"{call.label}: {found}"
-            run.report.rows.append({"input": call.row_name, "size": call.label, "detail": found, **call.row})
-            break
-    others = {what: told for what, told in run.report.findings.items() if what != name}
-    run.report.findings = {name: detail} | others
-
-
-def judge_inference_mode(run):
-    """Judges calls in inference_mode, after all other calls.
-
-    A module may keep tensors from such a call, and autograd refuses these tensors in a later call.
-    """
-    calls = run.problem.inference_calls()
-    for group in run.groups(calls):
-        answers, _ = run.request(run.solution, group, LOADING * run.options.timeout, inference=True)
-        for call, results in zip(group, answers, strict=True):
-            if wrong := run.examine(call, results):
-                raise Wrong("calls in inference_mode", f"{call.label}: {wrong}")
-            vars(call).pop("inputs", None)
-    if calls:
-        run.report.check("calls in inference_mode", "ok", f"{len(calls)} calls")
+        A module may keep tensors from such a call, and autograd refuses these tensors in a later call.
+        """
+        run = self.run
+        calls = run.problem.inference_calls()
+        for group in run.draws.groups(calls):
+            answers, _ = run.requests.send(run.solution, group, LOADING * run.options.timeout, inference=True)
+            for call, results in zip(group, answers, strict=True):
+                if wrong := self.examine(call, results):
+                    raise Wrong("calls in inference_mode", f"{call.label}: {wrong}")
+                vars(call).pop("inputs", None)
+        if calls:
+            run.report.check("calls in inference_mode", "ok", f"{len(calls)} calls")
 
 
 # ==== 5. The judgement: time ====
@@ -1185,8 +1258,9 @@ class Stopwatch:
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # request() draws at least 3/4 of this number of calls
         sample = run.problem.sample(mode)
         # The reference's first call is its slowest one.
-        (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)
-        examined = min(timeit.repeat(lambda: (run.examine(sample, results, results), run.wait()), number=1, repeat=2))
+        (results,), self.reference_seconds = run.requests.send(run.reference, [sample], timed=True)
+        examine = lambda: (run.judgement.examine(sample, results, results), run.requests.wait())  # noqa: E731
+        examined = min(timeit.repeat(examine, number=1, repeat=2))
         made = sum(X.nbytes for X in results.values())
         self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves
         most = min(MOST_CALLS[run.device.type], int(CHECK_SECONDS / ROUNDS / examined))
@@ -1233,7 +1307,7 @@ class Stopwatch:
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
         calls = run.problem.timed_calls(self.mode, number, decoy)
-        answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
+        answers, took = run.requests.send(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number:
             inside = []
@@ -1242,10 +1316,10 @@ class Stopwatch:
         self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
         if contender is run.solution:
             rest = iter(answers)
-            for some in run.in_pieces(calls):
+            for some in run.draws.in_pieces(calls):
                 run.problem.find_truths(some)
                 for call in some:
-                    if wrong := run.examine(call, next(rest)):
+                    if wrong := run.judgement.examine(call, next(rest)):
                         raise Wrong("timed calls", wrong)
             seconds = min(took, sum(inside) * 1e-6 if inside else took)
             # Memory must move all bytes of the calls, except for the bytes that a cache can hold.
@@ -1483,7 +1557,7 @@ def judge(run, texts):
         run.problem.begin()
         try:
             if call := run.problem.ask_for_gradients():
-                run.request(run.reference, [call])
+                run.requests.send(run.reference, [call])
                 run.gradients = True
         except CannotRun as reason:
             run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
@@ -1492,12 +1566,12 @@ def judge(run, texts):
             stopwatches = [Stopwatch(run, mode) for mode in timed]
             begin(run, stack, "solution", texts, sandbox)
             run.problem.construct_solution()
-            judge_values(run)
-            report_the_simplest_failure_first(run)
+            run.judgement.values()
+            run.judgement.find_the_simplest_failure()
             for stopwatch in stopwatches:
                 stopwatch.judge()
             if not run.report.findings:
-                judge_inference_mode(run)
+                run.judgement.inference_mode()
             run.solution.examine_settings(run.solution.ask("settled", run.options.timeout))
         except Wrong as wrong:
             run.report.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")

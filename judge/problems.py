@@ -69,7 +69,7 @@ class Call:
 
     outline, aliases, is_optional = None, (), False
     alias = None  # "tensor": both operands are one tensor. "memory": the operands are two tensors in the same memory.
-    # `missing` names what the solution did not find on this machine. `row` has the errors that Run.examine() finds.
+    # `missing` names what the solution did not find on this machine. Judgement.examine() stores the errors in `row`.
     missing, row = "", {}
 
     @property
@@ -477,7 +477,7 @@ class Products:
         """Does nothing, because truths() computes the truths of a product in this process."""
 
     def reference_of(self, call):
-        """Returns None. Run.examine() asks for the reference's results only if they could loosen the bound."""
+        """Returns None. Judgement.examine() asks for the reference's results only if they could loosen the bound."""
 
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
@@ -664,8 +664,8 @@ class Anything:
     def construct_with(self, state):
         """Makes the solution construct its module, and copy the tensors of `state` if they fit. Returns its answer."""
         tensors = [*self.argument_tensors, *state.values()]
-        places = self.run.places_of(tensors, slab_alone=True)
-        self.run.write(self.run.solution, tensors, places, {})
+        places = self.run.draws.places_of(tensors, slab_alone=True)
+        self.run.requests.write(self.run.solution, tensors, places, {})
         count = len(self.argument_tensors)
         places, state = places[:count], dict(zip(state, places[count:], strict=True))
         limit, given = self.run.reference_limit, {"skeleton": self.arguments, "tensors": places, "state": state}
@@ -676,9 +676,9 @@ class Anything:
     def holds_once(self):
         """Returns whether the solution's result of one call with the file's own inputs is right."""
         call = self.call("drawn")
-        (reference,), took = self.run.request(self.run.reference, [call])
-        (results,), _ = self.run.request(self.run.solution, [call], took)
-        return not self.run.examine(call, results, reference)
+        (reference,), took = self.run.requests.send(self.run.reference, [call])
+        (results,), _ = self.run.requests.send(self.run.solution, [call], took)
+        return not self.run.judgement.examine(call, results, reference)
 
     def measure(self):
         """Finds the sizes of inputs and state, and whether get_inputs() never varies. It needs no shared memory."""
@@ -697,7 +697,7 @@ class Anything:
         """Asks what the reference's calls do. The reference needs its shared memory for this."""
         self.construct(self.constructor)
         call = self.first = self.call("drawn")
-        (results,), _ = self.run.request(self.run.reference, [call])
+        (results,), _ = self.run.requests.send(self.run.reference, [call])
         told = self.run.reference.ask("study", self.run.reference_limit)
         self.draws, self.remembers, self.bytes_read = told["draws"], told["remembers"], told["bytes"]
         finite = [bool(X.isfinite().any()) for X in results.values() if X.numel()]
@@ -789,7 +789,7 @@ class Anything:
             call.after[number] = after.clone()
             return ""
         if number not in call.after:
-            self.run.request(self.run.reference, [call])
+            self.run.requests.send(self.run.reference, [call])
         if number in call.after:
             truth = generic.Truth(call.after[number])
             if truth.worst(after)[0] <= truth.bound(0.0):
@@ -801,8 +801,8 @@ class Anything:
         asked, found = [copy.copy(call) for call in calls], []
         for call in asked:
             call.is_exact, call.is_optional = is_exact, True
-        for some in self.run.in_pieces(asked):
-            found += self.run.request(self.run.reference, some)[0]
+        for some in self.run.draws.in_pieces(asked):
+            found += self.run.requests.send(self.run.reference, some)[0]
         return found
 
     def find_truths(self, calls, references=None):

@@ -99,14 +99,15 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         twice = twice if verdict == "WRONG" or most is None else twice[:1] * 2
         return [*twice, *(call for call in dict.fromkeys(calls) if call not in twice)][:most]
 
-    groups = check.Run.groups
+    groups = check.Draws.groups
 
-    def until_convicted(run, calls):
+    def until_convicted(draws, calls):
         """No more calls, once what the first line names is found."""
-        wanted = lambda: any((finding or "") in f"{what}: {detail}" for what, detail in run.report.findings.items())  # noqa: E731
-        return itertools.takewhile(lambda _: verdict != "WRONG" or not wanted(), groups(run, calls))
+        wanted = lambda: any((finding or "") in f"{what}: {detail}" for what, detail in findings.items())  # noqa: E731
+        findings = draws.run.report.findings
+        return itertools.takewhile(lambda _: verdict != "WRONG" or not wanted(), groups(draws, calls))
 
-    monkeypatch.setattr(check.Run, "groups", until_convicted)
+    monkeypatch.setattr(check.Draws, "groups", until_convicted)
     if most:
         monkeypatch.setattr(problems.Products, "calls_to_judge", few)
     record = tmp_path / "record.json"
@@ -258,12 +259,11 @@ def test_the_judge_does_not_execute_the_solution(quick, capsys, tmp_path):
 
 def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
     monkeypatch.setattr(check, "QUIETING", 0.01)
-    run = object.__new__(check.Run)
-    run.device, run.quiet, slow = small_slab.device, 1e-5, iter([1e-3] * 5 + [2e-5])
-    run.probe = lambda: next(slow, 1e-3)
-    run.wait_for_a_quiet_gpu()
+    requests, slow = check.Requests(types.SimpleNamespace(device=small_slab.device)), iter([1e-3] * 5 + [2e-5])
+    requests.quiet, requests.probe = 1e-5, lambda: next(slow, 1e-3)
+    requests.wait_for_a_quiet_gpu()
     with pytest.raises(check.CannotRun, match="at work while no call is answered"):
-        run.wait_for_a_quiet_gpu()
+        requests.wait_for_a_quiet_gpu()
 
 
 # ---- model_new.py. ---------------------------------------------------------------------------------------------------
@@ -600,14 +600,15 @@ LACKS = {
 def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkeypatch):
     """Where the judge's own GPU, or CPU, had no memory left, a solution that it had convicted had no verdict."""
 
-    def found(run):
+    def found(judgement):
+        run = judgement.run
         run.report.findings |= {"normal inputs": "8: wrong"} if wrong else {}
         if who in LACKS:
             raise LACKS[who]
         run.solution.ask = lambda *_: {"calls": [{"no_memory": "out of memory"}]}
-        run.inspect(run.solution, [types.SimpleNamespace()], [{"expected": None}], [{}], {}, 1.0)
+        run.requests.inspect(run.solution, [types.SimpleNamespace()], [{"expected": None}], [{}], {}, 1.0)
 
-    monkeypatch.setattr(check, "judge_values", found)
+    monkeypatch.setattr(check.Judgement, "values", found)
     status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only")
     assert status == 2 - wrong and "out of memory; " in (out if wrong else err), out + err
 
@@ -645,12 +646,11 @@ def test_a_judge_without_descriptors_does_not_convict(monkeypatch):
                 sandbox.ConfinedProcess.stands(process)
         finally:
             process.kill()
-    run = object.__new__(check.Run)
-    run.reference = None
+    requests = check.Requests(types.SimpleNamespace(reference=None, device=torch.device("cpu")))
     contender = types.SimpleNamespace(who="solution", fetch=lambda *_, **__: refuse(None))
     call, told = types.SimpleNamespace(aliases=()), {"expected": [["C", "float32", [1, 1]]]}
     with pytest.raises(OSError, match="Too many open files"):
-        run.take(contender, call, told["expected"], {"results": [[0, 0, [1, 1]]]})
+        requests.take(contender, call, told["expected"], {"results": [[0, 0, [1, 1]]]})
 
 
 @pytest.mark.parametrize("kind", ["OSError(24, 'Too many open files')", 'RuntimeError("can\'t start new thread")'])
@@ -679,7 +679,9 @@ def test_a_run_ends_within_its_bound_while_no_child_is_waited_for():
     run = object.__new__(check.Run)
     run.report = types.SimpleNamespace(begun=time.perf_counter() - 10.0)
     run.options = types.SimpleNamespace(within=5.0)
-    for act in (functools.partial(run.examine, types.SimpleNamespace(), []), functools.partial(run.request, None, [])):
+    run.device, run.problem, run.reference = torch.device("cpu"), None, None
+    examine, send = check.Judgement(run).examine, check.Requests(run).send
+    for act in (functools.partial(examine, types.SimpleNamespace(), []), functools.partial(send, None, [])):
         with pytest.raises(check.CannotRun, match="--within"):
             act()
 
@@ -1239,7 +1241,9 @@ def test_what_memory_cannot_have_moved_is_impossible(clock):
     contender, watch, took = object.__new__(check.Contender), object.__new__(check.Stopwatch), {}
     contender.ask = lambda *_: {"us": [took["inside"]]}
     run = {"solution": contender, "reference": None, "random": random.Random(1), "options": types.SimpleNamespace(timeout=1), "dims": ()}
-    run |= {"request": lambda *_, **__: ([None], took["outside"] * 1e-6), "examine": lambda *_: None, "in_pieces": lambda calls: [calls]}
+    run["requests"] = types.SimpleNamespace(send=lambda *_, **__: ([None], took["outside"] * 1e-6))
+    run["judgement"] = types.SimpleNamespace(examine=lambda *_: None)
+    run["draws"] = types.SimpleNamespace(in_pieces=lambda calls: [calls])
     run["problem"] = types.SimpleNamespace(timed_calls=lambda *_: [None], find_truths=lambda _: None)
     watch.run, watch.each, watch.mode = types.SimpleNamespace(**run), {contender: 1.0, None: 1.0}, "forward"
     watch.target, watch.most, watch.least, watch.fixed, watch.reference_seconds = 1.0, 1, 1, 0.0, 1.0
