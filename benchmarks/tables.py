@@ -217,14 +217,6 @@ def by_type(forward, backward, batch, family, h100, forced):
     return markdown(["times as fast as torch", *names], rows)
 
 
-def two_gpus(rows):
-    """A table of how much faster two GPUs are than one."""
-    modes, products = (list(dict.fromkeys(row[key] for row in rows)) for key in ("mode", "what"))
-    told = {(row["mode"], row["what"]): row.ratio for row in rows}
-    heads = ["two H200s beside one", *(what.replace(" x ", "×") for what in products)]
-    return markdown(heads, [[mode, *(told.get((mode, what), "–") for what in products)] for mode in modes])
-
-
 def short_calls(checks, backward, host):
     """Sentences on how far check.py's ratio of short calls is below the ratio of GPU times, and on the host's time to launch them."""
     judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
@@ -370,7 +362,6 @@ VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Tri
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers",), factor),
     "by-type": (("forward", "backward", "batch", "family", "h100/forward", "mma"), by_type),
-    "two-gpus": (("devices",), two_gpus),
     "seconds": (("build", "check"), seconds),
     "short-calls": (("check", "backward", "host"), short_calls),
     "proof": (("check",), proof),

@@ -5,6 +5,7 @@ Each wrong solution of tests/references/wrong.py is convicted.
 
 import itertools
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def test_a_wrong_solution_is_convicted(name, kind, capsys, tmp_path, monkeypatch
     path.write_text(WRONG["KINDS"][kind])
     status, out, err = judge(capsys, name, path, "--no-timing")
     assert status == 1 and out.splitlines()[-1].startswith("WRONG: "), out + err
+
+
+def test_the_command_of_the_readme_prints_what_the_readme_says(quick, capsys, monkeypatch):
+    """The last line is compared but for the machine: the command runs on a CPU here, whose threads may be others."""
+    section = (helpers.ROOT / "README.md").read_text().split("## Judge any KernelBench solution\n")[1]
+    command, _, told = re.search(r"```\n\$ python check\.py (.*?)\n(\.\.\.)\n(.*?)```", section, re.DOTALL).groups()
+    monkeypatch.chdir(helpers.ROOT)
+    assert check.main([*command.split(), "--device", "cpu"]) == 0
+    machine = re.compile(r"\(\w+, \d+ threads\)")
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert machine.sub("", last_line) == machine.sub("", " ".join(told.split()))
 
 
 # ---- Other references. -----------------------------------------------------------------------------------------------
