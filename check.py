@@ -1352,8 +1352,9 @@ class Stopwatch:
         slowest = max(t["inside_us"] for t in references)
         by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
-        # A copy of the reference would appear slower by the same factor. If the same clock shows the slowdown, other
-        # processes are its cause. Otherwise the overhead of the judge's requests is its cause.
+        # The reference may take much longer in turns with the solution than at its best. A copy of it would not get a
+        # ratio of 1 then. If one clock shows both times, other processes are the cause. If the long time is the judge's
+        # and the short time the child's, the overhead of requests is the cause.
         outside = [t["outside_us"] for t in references]
         disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
         times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)

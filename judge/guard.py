@@ -117,7 +117,7 @@ def filter_program(own, beyond):
         "clone": [
             first,
             *[(HAS_BIT_OF, 0, 1, CLONE_NEW | CLONE_PARENT | CLONE_PTRACE), refuse],
-            # A child's end may be announced by no signal or by SIGCHLD.
+            # The kernel may announce the child's end by no signal, or by SIGCHLD.
             *[(MASK, 0, 0, CLONE_SIGNAL), (IS_EQUAL, 0, 1, 0), allow, (IS_EQUAL, 0, 1, signal.SIGCHLD), allow, refuse],
         ],
         "setsockopt": [second, (IS_EQUAL, 1, 0, SOL_SOCKET), allow, *unless(third, SO_LINGER), allow],
@@ -217,7 +217,8 @@ def guard(judge, others, folder, builds):
     `judge` is the process id of the judge, and `others` has the ids of its other processes. `folder` becomes the
     temporary folder of this process. `builds` is the folder for torch's builds; None stands for a folder in `folder`.
 
-    Returns a dict. A value is true if the system provides that protection.
+    Returns a dict with the keys "capabilities", "landlock" and "seccomp". A value is true if the system provides that
+    protection.
     """
     builds = builds or os.path.join(folder, "home", "builds")
     settle_in(folder, builds)

@@ -31,11 +31,13 @@ class Problem:
     # problems have NaN or 1 there, except for the reference.
     number: int | None = None
     size: int = 4096  # the size that is timed on a GPU
-    # The roundings of a 16-bit gradient before the last one, in half units in the last place of the magnitude
+    # A 16-bit gradient may be rounded before its last rounding. This bounds the error of these earlier roundings, in
+    # half units in the last place of the magnitude.
     roundings: float = 0.0
     keep = property(lambda self: self.keeps[-1])
     square = property(lambda self: self.number != 16)
-    inverse = property(lambda self: self.prefix == "Inverse")  # its X and Y are L and G; see inverse_of
+    # For the inverse, the functions in `factors` return L and G. inverse_of() takes these.
+    inverse = property(lambda self: self.prefix == "Inverse")
     results = property(lambda self: ("C", *("d" + name for name in self.names)))
     # This is the name of what errors are divided by.
     measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")
@@ -261,12 +263,12 @@ def dominant(X, dtype):
 ORDINARY = {
     "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # KernelBench's own distribution
     "normal": lambda draw, shape, *_: draw.normal(*shape),
-    # One of A and B has one sign, the other has both signs; draws take turns
+    # Either A or B has elements of both signs, and the other matrix has one sign. From draw to draw they change roles.
     "mixed": lambda draw, shape, second, _: (
         2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape)
     ),
 }
-WIDE = {  # needs the exponents of float32, which bfloat16 has as well; not for float16
+WIDE = {  # these need the exponents of float32, which bfloat16 has as well, but float16 does not
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
     "rows of A over 16 decades": partial(Draw.scaled, of="A", along=0),
     "columns of A over 16": partial(Draw.scaled, of="A", along=1),
@@ -275,8 +277,8 @@ WIDE = {  # needs the exponents of float32, which bfloat16 has as well; not for 
     "graded inversely 1e+-15": Draw.graded,
     "one tiny entry": partial(Draw.single, value=1e-30),
 }
-EXTREME = {  # near the ends of the range of float32; for no other type
-    # |A||B| stays below the largest number.
+EXTREME = {  # these lie near the ends of float32's range, and are for no other type
+    # The factor keeps |A||B| below the largest number.
     "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),
     "about 1e18 and 1e-20": partial(Draw.about, scales=(1e18, 1e-20)),
     "about 1e-20": partial(Draw.about, scales=(1e-20, 1e-20)),
@@ -325,7 +327,8 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
     varies_by_column = kind == 7 or kind == 4 and way > 1
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if varies_by_column else (*shape[:-1], 1)))
     if kind == 7 and draw.uniform(1) < 0.75:
-        # A gradient sums from the first column on, or up to the last. A large column there would hide the others.
+        # Each sum of a gradient begins at the first column, or ends at the last one. A large element there would hide
+        # errors of all other elements.
         ends = scales[..., [0, -1]].abs()
         scales[..., [0, -1]] = sign * torch.minimum(ends, 1 / ends)
     if kind in (2, 3, 4):
@@ -471,8 +474,8 @@ class Truth:
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += (roundings or 0.0) * half_a_unit
         self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
-        # An absolute error is forgiven. A 16-bit result is rounded by at least half the spacing of denormal numbers.
-        # A float32 sum loses what underflows.
+        # `forgiven` is an absolute error that each element may have. Rounding a 16-bit result changes it by up to half
+        # the spacing of denormal numbers or more. A float32 sum loses terms that underflow.
         forgiven = (self.high.abs() * half_a_unit).clamp_min_(info.smallest_normal * half_a_unit)
         if exact:  # the only error is one rounding to the result's dtype
             self.high, forgiven = self.high.to(X.dtype).double(), 0.0
@@ -523,7 +526,9 @@ class Truth:
 
 
 def worst_of(errors):
-    first = int(errors.argmax())  # torch.unravel_index imports sympy (0.5 s), and nonzero() takes 16 bytes per element
+    # The indices are computed by hand. torch.unravel_index would import sympy, which takes 0.5 s. nonzero() would take
+    # 16 bytes per element.
+    first = int(errors.argmax())
     at = tuple(first // math.prod(errors.shape[n + 1 :]) % size for n, size in enumerate(errors.shape))
     return float(errors[at]), at
 

@@ -18,7 +18,7 @@ from judge import generic, measures
 from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
 
 MODES = {"forward": "", "gradients": ", gradients"}  # the suffix of each mode in the table of results
-INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # the largest number of elements in the timed batch of inverses
+INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # a timed batch of inverses has at most this many elements
 # Up to this --size, calls at --size use every kind of hard inputs. Slow calls above it use only some kinds.
 ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
 
@@ -133,8 +133,8 @@ class ProductCall(Call):
     def given(self, is_reference):
         """Returns the inputs that the judge writes into shared memory.
 
-        In a problem that is not KernelBench's, the solution must not use some parts of the inputs. The reference reads
-        these parts, so it gets zeros there.
+        The reference computes dense products, so it needs zeros above a diagonal. The solution of a problem that is not
+        KernelBench's finds other numbers there, which it must not use.
         """
         finds_zeros = is_reference and not self.run.problem.product.number
         given = self.run.problem.product.read(self.inputs) if finds_zeros else self.inputs

@@ -1,6 +1,6 @@
-"""What a process has set for all of its code: global settings of torch and of Python.
+"""Reads the settings that hold for all code of a process: global settings of torch and of Python.
 
-The child compares them around what it runs.
+The child compares them before and after it runs code of the solution.
 """
 
 import gc
@@ -15,7 +15,10 @@ import torch
 
 
 def read(get, *arguments):
-    """A setting, or the kind of error where it cannot be read, as where a file mixes torch's two ways to set TF32."""
+    """Returns a setting, or the name of the error if it cannot be read.
+
+    For example, torch raises an error if a file mixes its two ways to set TF32.
+    """
     try:
         return get(*arguments)
     except (AttributeError, RuntimeError, OSError, ValueError) as error:
@@ -23,13 +26,14 @@ def read(get, *arguments):
 
 
 def arithmetic():
-    """How this thread's processor rounds, and whether it flushes denormal numbers. torch has no function that tells."""
-    one, small, tiny = map(float, ("1", "1e-17", "5e-324"))  # no constants: Python would compute with them beforehand
+    """Tells how this thread's processor rounds, and whether it flushes denormal numbers. torch has no such function."""
+    # With constants, Python would compute the results when it compiles this function.
+    one, small, tiny = map(float, ("1", "1e-17", "5e-324"))
     return {"rounds": (one + small, one - small), "keeps denormals": tiny * one != 0.0}
 
 
 def products():
-    """What float32 and 16-bit products may lose."""
+    """Returns the settings that let float32 and 16-bit products lose digits."""
     cuda = torch.backends.cuda.matmul
     return {
         "precision": read(torch.get_float32_matmul_precision),
@@ -41,7 +45,7 @@ def products():
 
 
 def hooks():
-    """The numbers of what torch calls for every module and every operation."""
+    """Returns how many hooks torch calls for every module, and how many modes for every operation."""
     module = torch.nn.modules.module
     names = [name for name in vars(module) if name.startswith("_global_") and name.endswith("hooks")]
     found = {name: len(getattr(module, name)) for name in sorted(names)}
@@ -55,9 +59,9 @@ def umask():
 
 
 def settings(cuda):
-    """The settings by name.
+    """Returns the settings by name.
 
-    What only tunes speed, warnings and where modules are found are left out: honest files set them.
+    Honest files change settings that only tune speed, warnings, and where modules are found. These are left out.
     """
     found = {
         "torch.set_grad_enabled": torch.is_grad_enabled(),
@@ -96,7 +100,7 @@ def settings(cuda):
 
 
 def changes(before, after):
-    """What differs, in words."""
+    """Returns in words what differs."""
     told = []
     for name, old in before.items():
         new = after[name]
@@ -119,7 +123,7 @@ class Generators:
         return {"random.seed": random.getstate(), "torch.manual_seed": bytes(torch.get_rng_state().tolist())}
 
     def changes(self):
-        """Since the last call of this method."""
+        """Returns in words what has happened since the last call of this method."""
         told, now = [], self.states()
         for name, state in now.items():
             if state == self.before[name]:
@@ -127,7 +131,8 @@ class Generators:
             if (name, state) in self.seen:
                 told.append(f"{name} (the generator is in the state that an earlier call left)")
             self.seen.add((name, state))
-        random.random()  # so that a state that is set again differs from the one before
+        # One number is drawn, so that a state which is set again differs from the state before.
+        random.random()
         torch.rand(1)
         self.before = self.states()
         return told
