@@ -43,9 +43,16 @@ import types
 import warnings
 from pathlib import Path
 
-# Status 1 means a conviction. An uncaught error, such as a missing torch, therefore ends with status 2.
+
+def end_with_status_2(kind, error, trace):
+    """Prints an uncaught error, such as a missing torch, and ends with status 2. Status 1 would mean a conviction."""
+    sys.__excepthook__(kind, error, trace)
+    if kind is not KeyboardInterrupt:
+        os._exit(2)
+
+
 if __name__ == "__main__":
-    sys.excepthook = lambda *error: (sys.__excepthook__(*error), error[0] is KeyboardInterrupt or os._exit(2))
+    sys.excepthook = end_with_status_2
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)  # Python omits this folder where PYTHONSAFEPATH is set
@@ -618,7 +625,7 @@ class Contender(contextlib.ExitStack):
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # a child that does not read the request will not answer it either
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            self.channel.settimeout(0)  # select() also reports a byte out of band, for which recv() would wait for ever
+            self.channel.settimeout(0)  # select() also reports bytes out of band, for which recv() must not wait
             # A complete answer counts, even if the judge itself was stopped past the deadline.
             while not said.endswith(b"\n\n"):
                 keep_within(self.ends_by)
@@ -672,7 +679,8 @@ class Contender(contextlib.ExitStack):
             text = b""
             with contextlib.suppress(OSError):  # the error means that there is no output
                 text = file.recv(1 << 20, socket.MSG_DONTWAIT)
-            self.printed = self.printed or text * (file is self.prints[0])
+            if file is self.prints[0]:
+                self.printed = self.printed or text
             for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
                 self.relayed += 1
                 tell(f"{self.who}: {printable(line.decode(errors='replace'))}")
@@ -1444,7 +1452,7 @@ def parse(argv):
         "--device",
         type=device_name,
         choices=["cpu", *gpus],
-        default=["cpu", *gpus][bool(gpus)],
+        default="cuda" if gpus else "cpu",
         help="default: a GPU if any",
     )
     add(
@@ -1522,18 +1530,20 @@ def begin(run, stack, who, texts, sandbox):
     memory = {"device": str(run.device), "size": slab.size, "place": slab.place}
     told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
     run.guard = told["guard"]  # this answer can be trusted, because the child has not loaded any file yet
-    for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
-        told = f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}"
-        run.report.check("guard", "note", told)
     if who == "solution":
+        for what in (name for name in LEFT_OPEN if not run.guard[name]):
+            told = f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}"
+            run.report.check("guard", "note", told)
         reference = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
         contender.ask("expose", LOADING * run.options.timeout, **reference, classes=classes)
         contender.printed = b""
     file = {"path": contender.path, "text": texts[who], "classes": classes, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
-    if (found := answer.get("class", "nothing")) not in classes:
-        missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
-        raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
+    found = answer.get("class", "nothing")
+    if found is None:
+        raise CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
+    if found not in classes:
+        raise contender.fault(f"'s process says that it has loaded {printable(found)}")
     contender.examine_settings(answer)
     if who == "reference":
         run.reference_class = found
@@ -1585,18 +1595,8 @@ def judge(run, texts):
             run.report.check("standard output", "WRONG", told)
 
 
-def referee(options):
-    if not os.path.exists("/proc/self/mem"):
-        system = os.uname().sysname
-        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {system} does not have; Linux is accepted")
-    # The path of --json is checked before the long work. Otherwise root could overwrite a device with the record.
-    # A user who writes --json without a file name could also overwrite the solution's file.
-    if options.json:
-        path = Path(options.json)
-        if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
-            told = "is a folder, a device, Python or not writable; a file in an existing folder is accepted"
-            raise CannotRun(f"--json {path}: {told}")
-    torch.get_device_module(options.device).set_device(options.device)
+def read_texts(options):
+    """Returns the texts of the solution and of the reference, which has the constants that --set names."""
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
@@ -1608,6 +1608,44 @@ def referee(options):
         options.constants = constants(texts["reference"])
     except ValueError as error:
         raise CannotRun(f"--set: {error}") from None
+    return texts
+
+
+def examine_the_path_of_the_record(name):
+    """Refuses a bad --json before the long work.
+
+    Otherwise root could overwrite a device with the record. If the name is forgotten, the solution's file would follow
+    the option, and could be overwritten.
+    """
+    path = Path(name)
+    if name.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
+        told = "is a folder, a device, Python or not writable; a file in an existing folder is accepted"
+        raise CannotRun(f"--json {path}: {told}")
+
+
+def write_record(path, record):
+    """Writes the record of --json. Returns whether that was possible."""
+    record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
+    try:
+        with open(f"{path}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
+            f.write(json.dumps(record, indent=1) + "\n")
+        os.replace(f.name, path)  # no reader ever sees half a file
+    except OSError as error:
+        tell(f"check.py: --json {path}: cannot be written ({error})")
+        return False
+    print(f"wrote {path}")
+    return True
+
+
+def referee(options):
+    """Makes one run, prints its report and returns the exit status."""
+    if not os.path.exists("/proc/self/mem"):
+        system = os.uname().sysname
+        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {system} does not have; Linux is accepted")
+    if options.json:
+        examine_the_path_of_the_record(options.json)
+    torch.get_device_module(options.device).set_device(options.device)
+    texts = read_texts(options)
     run = Run(options)
     if run.cuda:
         name = run.device_name = torch.cuda.get_device_name(options.device)
@@ -1617,42 +1655,32 @@ def referee(options):
     print(run.problem.title)
     print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
-    seconds, calls = (
-        time.perf_counter() - run.report.begun,
-        len(run.report.rows) + sum(times["solution"]["calls"] for times in run.report.timings.values()),
-    )
+    report, seconds = run.report, time.perf_counter() - run.report.begun
+    calls = len(report.rows) + sum(times["solution"]["calls"] for times in report.timings.values())
     told = sentence(run, calls)
     print(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
-    status = int(bool(run.report.findings))
+    status = 1 if report.findings else 0
     if options.json:
-        record = {"problem": options.problem, "dims": run.problem.label, "options": vars(options), "device": name}
-        record["torch"] = torch.__version__
-        record |= {
+        record = {
+            "problem": options.problem,
+            "dims": run.problem.label,
+            "options": vars(options),
+            "device": name,
+            "torch": torch.__version__,
             "seed": run.seed,
             "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
-        }
-        record |= {
             "guard": run.guard,
-            "verdict": ("ok", "wrong")[status],
+            "verdict": "wrong" if report.findings else "ok",
             "sentence": told,
             "calls": calls,
             "seconds": seconds,
+            "ratio": report.timings.get("forward", {}).get("ratio"),
+            "rows": report.rows,
+            "checks": report.checks,
+            "timings": report.timings,
         }
-        record |= {
-            "ratio": run.report.timings.get("forward", {}).get("ratio"),
-            "rows": run.report.rows,
-            "checks": run.report.checks,
-            "timings": run.report.timings,
-        }
-        record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
-        try:
-            with open(f"{options.json}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
-                f.write(json.dumps(record, indent=1) + "\n")
-            os.replace(f.name, options.json)  # no reader ever sees half a file
-            print(f"wrote {options.json}")
-        except OSError as error:  # the verdict is printed all the same
-            status = status or 2
-            tell(f"check.py: --json {options.json}: cannot be written ({error})")
+        if not write_record(options.json, record):
+            status = status or 2  # the verdict is printed all the same
     print(told)
     return status
 

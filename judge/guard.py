@@ -138,7 +138,8 @@ def filter_calls(judge, others):
     """Filters the system calls of this process. Returns whether the system does."""
     if not CALLS:
         return False
-    # A judge's process with a higher id is older than this one, because the count of ids has begun anew.
+    # Linux counts process ids up, and begins anew after the largest. If the judge has a higher id than this process,
+    # the count has begun anew in between, and descendants have ids below the judge's.
     beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)
     words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]
     instructions = (ctypes.c_uint64 * len(words))(*words)

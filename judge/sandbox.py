@@ -124,8 +124,8 @@ class ConfinedProcess:
 
     def __init__(self, child):
         self.child, self.pid, self.schedules, self.killed_before = child, child.pid, {}, kills_for_memory()
-        # The judge is not dumpable, and Popen returns before the child is dumpable again. Only root could open the
-        # child's memory until then.
+        # Linux lets only root open the memory of a process that is not dumpable. The judge is not, and its child is not
+        # either until it executes Python. Popen may return earlier.
         for _ in range(int(STOPPING / 1e-3)):
             if os.access(f"/proc/{self.pid}/mem", os.W_OK):
                 break
