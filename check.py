@@ -1415,79 +1415,38 @@ def device_name(text):
 
 
 def parse(argv):
-    # The help is about as wide as the widest lines of this file.
-    wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)
+    wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=120, max_help_position=30)
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
-    formulas = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
-    add(
-        "--problem",
-        choices=list(PROBLEMS),
-        help=f"{formulas}; any: what --reference computes (default: lower, any with --reference)",
-    )
+    told = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
+    told += "; any: what --reference computes (default: lower, any with --reference)"
+    add("--problem", choices=list(PROBLEMS), help=told)
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", help="default: reference_model.py")
-    add(
-        "--size",
-        metavar="N",
-        type=number(int, 1, 1 << 20),
-        help="timed; judged to twice, transposed_a (K) to once; inverse: batches",
-    )
+    told = "the size that is timed; sizes up to twice it are judged (transposed_a: up to it, K); inverse: in batches"
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help=told)
     add("--one-size", action="store_true", help="judge --size alone, of one product: for a file that computes no other")
-    add(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="any: another value for a constant of the reference's file",
-    )
+    told = "any: another value for a constant of the reference's file"
+    add("--set", metavar="NAME=VALUE", action="append", default=[], help=told)
     add("--dtype", choices=list(DTYPES), help="default: float32")
-    add(
-        "--tf32",
-        action="store_true",
-        help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU",
-    )
+    told = "allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU"
+    add("--tf32", action="store_true", help=told)
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
-    add(
-        "--device",
-        type=device_name,
-        choices=["cpu", *gpus],
-        default="cuda" if gpus else "cpu",
-        help="default: a GPU if any",
-    )
-    add(
-        "--seed",
-        metavar="S",
-        type=number(int, 0, 2**63 - 1),
-        help="repeat a run; who knows the seed could prepare: no ratio is certified",
-    )
-    add(
-        "--timeout",
-        type=number(float, 0.1, 1e6),
-        default=60.0,
-        help="seconds beyond the reference's (60), to load ten times that",
-    )
-    add(
-        "--trials",
-        metavar="T",
-        type=number(int, 1, 10**5),
-        help="calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)",
-    )
-    add(
-        "--within",
-        metavar="T",
-        type=number(float, 1, 1e7),
-        default=3600.0,
-        help="seconds of a whole run at most (3600); beyond: exit 2",
-    )
+    device = "cuda" if gpus else "cpu"
+    add("--device", type=device_name, choices=["cpu", *gpus], default=device, help="default: a GPU if any")
+    told = "repeat a run; no ratio is certified, because a solution could know the seed"
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=told)
+    told = "seconds for a request beyond the reference's time (60); loading a file may take ten times that"
+    add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help=told)
+    told = "calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)"
+    add("--trials", metavar="T", type=number(int, 1, 10**5), help=told)
+    told = "seconds of a whole run at most (3600); the exit status is 2 beyond that"
+    add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help=told)
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--gradients", action="store_true", help="any: judge gradients too, which KernelBench does not ask for")
-    add(
-        "--batches",
-        action=argparse.BooleanOptionalAction,
-        help="judge batches too (default: where no --solution is given)",
-    )
+    told = "judge batches too (default: where no --solution is given)"
+    add("--batches", action=argparse.BooleanOptionalAction, help=told)
     add("--json", metavar="FILE", help="record everything there")
     options = parser.parse_args(argv)
     options.problem = options.problem or ("any" if options.reference else "lower")
