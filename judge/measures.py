@@ -142,8 +142,8 @@ def some_batches(number, random, problem, most):
     """Yields the dimensions of batches of up to 1000 products; the first batch has one product.
 
     A batch has about as many elements as one product of the largest size, or fewer. Odd sides and even sides take
-    turns. Every second batch of even sides has at least three products and multiples of 16 for its sides, if `most`
-    allows, so that no run lacks aligned sides.
+    turns. Each run needs aligned sides. Therefore every second batch of even sides has at least three products, and its
+    sides are multiples of 16. A small `most` may forbid both.
     """
     for n in range(number):
         sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
@@ -427,10 +427,10 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """Returns two componentwise errors.
+    """Returns two bounds for the error of each element.
 
-    The first is one that a solution may always have. The second is the largest that an inaccurate reference can
-    excuse. docs/judge.md derives both.
+    Any solution may reach the first bound. The errors of an inaccurate reference raise it, up to the second bound.
+    docs/judge.md derives both.
     """
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
