@@ -2504,20 +2504,22 @@ DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
   }
 }
 
-// The producer: one thread, which loads every k-block of every tile of the cluster.
-template <typename Policy>
-DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile) {
+// A producer: one thread, which loads every k-block of every tile of the cluster. It calls find(args, shared, tile) once
+// per tile, and hands the result to each of the tile's calls of `load`. kRequestsTiles: it also requests the next tile.
+template <typename Policy, bool kRequestsTiles, typename Find, typename Load>
+DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile,
+                    const Find& find, const Load& load) {
   const int rank = cta_rank_in_cluster();
   PipelineState<Policy::kStages> pipeline = {0, 1};   // parity 1: all stages are empty at first
   for (int tile_seq = Policy::kQueuesFirstTile; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++)) {
     const int count = tile.k_end - tile.k_begin;
-    const auto operands = Policy::find_operands(args, shared, tile);
-    const int ask_at = has_queue<Policy>(args) ? max(0, count - Policy::kRequestAhead) : -1;
+    const auto operands = find(args, shared, tile);
+    const int request_at = has_queue<Policy>(args) ? max(0, count - Policy::kRequestAhead) : -1;
     int k = Policy::tiles(args).k_block(tile, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
-      Policy::load(args, shared, pipeline, tile, rank, {k, i, i == 0 || k == tile.k_begin, i == count - 1, tile_seq},
-                   operands);
-      if (Policy::kProducerRequestsTiles && i == ask_at) request_tile(args, shared, tile_seq, rank);
+      load(args, shared, pipeline, tile, rank, KBlock{k, i, i == 0 || k == tile.k_begin, i == count - 1, tile_seq},
+           operands);
+      if (kRequestsTiles && i == request_at) request_tile(args, shared, tile_seq, rank);
       if (++k == tile.k_end) k = tile.k_begin;
     }
   }
@@ -2571,7 +2573,8 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * kConsumerRegisters>();
     if (warp == kProducerWarp) {
-      if (elect_one_sync()) produce(args, shared, first);
+      if (elect_one_sync())
+        produce<Policy, Policy::kProducerRequestsTiles>(args, shared, first, Policy::find_operands, Policy::load);
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kQueuesFirstTile && has_queue<Policy>(args) && rank == 0 && lane == 0)
         args.queue.begin(Policy::tiles(args).count);
@@ -3731,48 +3734,46 @@ struct Fp16x3Policy {
   static DEVICE void prepare(const Product&, Shared&) {}
   static DEVICE void finish(const Product&, Shared&) {}
 
-  // The X producer is one thread. It copies the two blocks of X of each k-block and requests tiles. The producer copies
-  // Y and finds the flags. One thread for both takes 0.5 to 2 % more time (H200, 2026-11-29).
+  // The X producer is a second producer thread. It copies the two blocks of X of each k-block and requests tiles. The
+  // first producer copies Y and finds the flags. One thread for both takes 0.5 to 2 % more time (H200, 2026-11-29).
   //
   // Neither producer can fall behind the consumers, since they wait for the stages of both. Neither can be more than
   // kDepth k-blocks ahead, since it waits for empty stages. So what fetch_next_tile says of one producer holds for
   // both.
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
-    constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     if (threadIdx.x / 32 != kProducerWarp + 2 || !elect_one_sync()) return;
-    const int rank = cta_rank_in_cluster();
-    PipelineState<kStages> pipeline = {0, 1};   // at first the stages are free
-    for (int tile_seq = kQueuesFirstTile; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++)) {
-      const int count = tile.k_end - tile.k_begin;
-      const int first_x = find_matrix(args.x, tile.batch) * args.x.blocks_each;
-      const int request_at = max(0, count - kRequestAhead);
-      int k = tiles(args).k_block(tile, 0);
-      NO_UNROLL for (int i = 0; i < count; ++i) {
-        pipeline.advance();   // skips the stage with the first half of Y
-        bool has_x[2];
-        UNROLL for (int u = 0; u < 2; ++u) has_x[u] = has_block(args, kX, tile.row + row_block_in_tile(rank, u), k);
-        uint64_t* full = &shared.full[pipeline.stage];
-        barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-        barrier_arrive_expect_tx(full, (has_x[0] + has_x[1]) * kBytesAndHead);
-        UNROLL for (int u = 0; u < 2; ++u) {
-          if (!has_x[u]) continue;
-          const int block = first_x + find_block(args, kX, kMajorX, tile.row + row_block_in_tile(rank, u), k);
-          const uint8_t* from = args.x.blocks + int64_t(block) * kPartBytes;
-          copy_bulk(shared.policy.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, full);
-          copy_bulk(&shared.policy.head[pipeline.stage][u], args.x.metadata + block, sizeof(BlockHead), full);
-        }
-        pipeline.advance();
-        pipeline.advance();   // skips the stage with the second half of Y
-        if (i == request_at) request_tile(args, shared, tile_seq, rank);
-        if (++k == tile.k_end) k = tile.k_begin;
-      }
+    produce<Fp16x3Policy, true>(args, shared, tile, find_x, load_x);
+  }
+  static constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
+
+  // Returns the index of the first block of the tile's matrix of X.
+  static DEVICE int find_x(const Product& args, Shared&, const ClusterTile& tile) {
+    return find_matrix(args.x, tile.batch) * args.x.blocks_each;
+  }
+  // The X producer: copies the two blocks of X of a k-block, one for each warpgroup of this CTA.
+  static DEVICE void load_x(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
+                            const ClusterTile& tile, int rank, const KBlock& k_block, int first_x) {
+    pipeline.advance();   // skips the stage with the first half of Y
+    const int k = k_block.k;
+    bool has_x[2];
+    UNROLL for (int u = 0; u < 2; ++u) has_x[u] = has_block(args, kX, tile.row + row_block_in_tile(rank, u), k);
+    uint64_t* full = &shared.full[pipeline.stage];
+    barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+    barrier_arrive_expect_tx(full, (has_x[0] + has_x[1]) * kBytesAndHead);
+    UNROLL for (int u = 0; u < 2; ++u) {
+      if (!has_x[u]) continue;
+      const int block = first_x + find_block(args, kX, kMajorX, tile.row + row_block_in_tile(rank, u), k);
+      const uint8_t* from = args.x.blocks + int64_t(block) * kPartBytes;
+      copy_bulk(shared.policy.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, full);
+      copy_bulk(&shared.policy.head[pipeline.stage][u], args.x.metadata + block, sizeof(BlockHead), full);
     }
+    pipeline.advance();
+    pipeline.advance();   // skips the stage with the second half of Y
   }
 
-  // The producer: copies this CTA's share of Y for a k-block to both CTAs, and writes the flags of the k-block.
+  // The first producer: copies this CTA's share of Y for a k-block to both CTAs, and writes the flags of the k-block.
   static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline, const ClusterTile&,
                           int rank, const KBlock& k_block, int) {
-    constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
     Memory& memory = shared.policy;
     const int k = k_block.k, row = memory.tile.row, col = memory.tile.col;   // in blocks
     // Find which blocks exist, and whether the k-block ends a chain or the tile. Without lo a tile is one chain.
@@ -3818,7 +3819,7 @@ struct Fp16x3Policy {
     // of both blocks of the first half of Y: the other CTA copies one of them to this CTA, too.
     memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kQueued) * kTileSeq;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
-    pipeline.advance();   // skips the stage of X: see run_policy_warps
+    pipeline.advance();   // skips the stage of X: see load_x
 
     // The second half of Y is copied once another stage is empty
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
@@ -4573,7 +4574,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   const KRange sides[] = {KRange::kAll, KRange::kToDiagonal, KRange::kFromDiagonal};
   p.x_range = sides[masks.x];
   p.y_range = KRange(-sides[masks.y]);
-  p.c_lower = masks.c != kAll;
+  p.c_lower = masks.c != kFull;
   p.symmetric = masks.c == kSymmetric;
   // An upper C is computed as the lower C^T = Y^T X^T, in the same memory with its strides swapped
   if (masks.c == kUpper) {
