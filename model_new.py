@@ -546,7 +546,7 @@ struct alignas(16) ClusterTile {
   int partial_slot;     // where the partial sums of the tile's first split go; SplitTiles sets it
   IF_DELAY(int tile_seq;)   // the number of the tile among the tiles of its cluster
 
-  // Reduces the tile to split `number` of `parts`.
+  // Reduces the tile to one of its splits: split `number`, if the tile has `parts` splits.
   DEVICE void take_split(int number, int parts) {
     split = number;
     splits = parts;
@@ -567,7 +567,7 @@ struct ClusterTiles {
   // Whether the last tiles are halves of diagonal pairs. A pair is two tiles on the diagonal of a symmetric C and the
   // tile that shares its rows with one and its columns with the other. Two CTAs compute half of a pair each.
   bool diagonal_pairs;
-  int count;                // how many numbers there are
+  int count;                // how many tile numbers there are
   int splits = 1;           // how many CTAs of a cluster share the k-blocks of a tile
   int clusters;             // how many clusters are launched
   int tail_tiles;           // how many further tiles have no number, because last_on_diagonal computes them
@@ -1812,7 +1812,7 @@ using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
-  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);   // whether by ldmatrix
+  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);   // whether ldmatrix reads them
   uint32_t address;   // the address of the lane's first element in the first stage
   DEVICE MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16,
@@ -1868,11 +1868,12 @@ template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
 // Writes a tile and the zeros opposite. There are two ways:
-//   1. From registers, if `alone`, C is not symmetric, and all of the tile exists. C must also take vectors, or be a
-//      column-major C of 16 bits.
+//   1. Directly from registers. This way is for whole tiles of a C that is not symmetric, and only if `alone` is true.
+//      The elements of C must be neighbours in a row and aligned, or C must be column-major and of 16 bits.
 //   2. By way of shared memory. Each CTA of the tile gets its units of all splits in `sums`, adds them in the order of
 //      the splits, and writes them. A tile with one split goes the same way, from the CTA to itself.
-// In clusters the mma kernel is never `alone`: fetching the instructions of the first way takes as long as it saves.
+// `alone` says that one CTA sums the tile, and that the first way pays. The mma kernel's clusters never take that way:
+// fetching its instructions takes as long as it saves.
 //
 // With several splits, all threads of the cluster must have arrived at the cluster's barrier before the call. `sums`
 // may then lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that come.
@@ -1912,7 +1913,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
           if (n + e < m) c[uint32_t(n + e) * p.c_row + uint32_t(m) * p.c_col] = vector.v[e];
     }
   };
-  auto zeros_above = [&](int from, int to) {   // in lines [from, to) of the tile opposite
+  auto zeros_above = [&](int from, int to) {   // writes zeros to lines [from, to) of the tile opposite
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
@@ -2086,7 +2087,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
-  int stage = 0;   // of k-block `number`, as an offset in bytes from the first stage
+  int stage = 0;   // the stage of k-block `number`, as an offset in bytes from the first stage
   // Iterations with a negative number only start copies
   NO_UNROLL for (int number = -kSplitTf32Stages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
@@ -2257,7 +2258,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
     copy(k0, stage);
   cp_async_wait_group<kMmaStages - 1>();
   __syncthreads();
-  MmaFragments fragments[2];   // of this step, and of the next one
+  MmaFragments fragments[2];   // the fragments of this step, and of the next one
   read(0, 0, fragments[0]);
   MmaSums<T> sum = {}, total = {};   // total: the sum of the chains that have ended
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
@@ -2504,8 +2505,9 @@ DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
   }
 }
 
-// A producer: one thread, which loads every k-block of every tile of the cluster. It calls find(args, shared, tile) once
-// per tile, and hands the result to each of the tile's calls of `load`. kRequestsTiles: it also requests the next tile.
+// A producer: one thread, which loads every k-block of every tile of the cluster. It calls find(args, shared, tile)
+// once per tile, and hands the result to each of the tile's calls of `load`. With kRequestsTiles it also requests the
+// next tile.
 template <typename Policy, bool kRequestsTiles, typename Find, typename Load>
 DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile,
                     const Find& find, const Load& load) {
@@ -2582,7 +2584,7 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
       TRACE(kTraceZeros, kZerosBegun);
       write_zeros_above<Policy>(args, number, rank);
       TRACE(kTraceZeros, kZerosWritten);
-      // Not sooner: the next kernel's instructions would evict this kernel's from the caches
+      // It comes this late because the next kernel's instructions would evict this kernel's from the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {
       Policy::run_policy_warps(args, shared, first);
@@ -2664,7 +2666,7 @@ constexpr int kBlocksM = 2;   // rows of a CTA's tile, in blocks: one block per 
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // parts of a box
   unsigned long long* words;   // one word per box, and a last word, which says whether any box has been added
-  uint64_t launch;   // as TileQueue's
+  uint64_t launch;   // the launch's own number, as in TileQueue
   uint32_t boxes;
   // The number of parts that a word stands for.
   DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
@@ -2832,7 +2834,7 @@ struct SixteenBitPolicy {
     int begin, length;   // in k-blocks
   };
   static constexpr int kBlocksY = kBlocksN / kCtas;   // blocks of Y that a CTA copies of a whole tile
-  // Whether one copy brings 128 lines: of X, and of Y too if no tile is halved.
+  // Whether one copy brings the 128 lines of X. It brings the 128 lines of Y, too, if no tile is split by columns.
   static constexpr bool kMergesBoxes = kStoresTwice && !kMajorX;
   // What the producer finds once per tile for `load`: a hundred instructions of a single thread. If they were repeated
   // in each k-block, they would take longer than the tensor cores do in a small tile.
@@ -2886,7 +2888,7 @@ struct SixteenBitPolicy {
       auto copy = [&](auto... ctas) {
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[box], &map, from, barrier, ctas...);
       };
-      multicast ? copy(3) : copy();   // 3: to both CTAs, as copy_bulk_multicast
+      multicast ? copy(3) : copy();   // the mask 3 has one bit per CTA, as in copy_bulk_multicast
     };
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     barrier_arrive_expect_tx(barrier, operands.bytes);
@@ -2895,7 +2897,7 @@ struct SixteenBitPolicy {
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < operands.y_boxes)
         tma_load(kWide, operands.first_y_box + u, args.y, kMajorY, operands.y[u], operands.y_batch);
-    if (kEveryThreadArrives && !masked)   // in racecheck builds as often as the mask warps would
+    if (kEveryThreadArrives && !masked)   // in racecheck builds it arrives as often as the mask warps would
       for (int u = 1; u < kBlock; ++u) barrier_arrive_remote(shared_address(barrier));
     pipeline.advance();
   }
@@ -3545,16 +3547,17 @@ _CUDA_FP16X3 = r"""
 // ---- fp16x3: the flags of a k-block.
 
 // The flags by which the producer tells the consumers what to multiply. A chain is up to kChain k-blocks of a tile,
-// whose sums are added to the same totals.
+// whose sums are added to the same totals. In the list, g is the warpgroup, c is the column block of the tile (0 to 3),
+// and h is the half of the tile's columns (0 or 1).
 enum KBlockFlag : int {
   kEndsTile = 1,           // the k-block is the last one of its tile
   kEndsChain = 2,          // the k-block is the last one of its chain
   kHasPreviousChain = 4,   // the tile has had another chain before
-  kHasX = 8,               // << warpgroup: its block of X exists
-  kHasY = 32,              // << column block (0 to 3): this block of Y exists
-  kWideX = 512,            // << warpgroup: its block of X is wide
-  kWideY = 2048,           // << half of the columns: at least one of its two blocks of Y is wide
-  kTileSeq = 8192          // * (KBlock::next_tile_seq % (2 * kQueued)), in bits 13 to 16
+  kHasX = 8,               // kHasX << g: the block of X of warpgroup g exists
+  kHasY = 32,              // kHasY << c: block c of Y exists
+  kWideX = 512,            // kWideX << g: the block of X of warpgroup g is wide
+  kWideY = 2048,           // kWideY << h: at least one of the two blocks of Y of half h is wide
+  kTileSeq = 8192          // kTileSeq * s: s is KBlock::next_tile_seq % (2 * kQueued), in bits 13 to 16
 };
 
 // ---- fp16x3: the rows of a warpgroup.
@@ -3705,7 +3708,7 @@ struct Fp16x3Policy {
     int flags[kStages];     // KBlockFlag of a k-block, at the index of the stage that has the first half of its Y
 
     // The producer has few registers, so it keeps the following here.
-    uint32_t wide[4];       // masks of 32 k-blocks: which are wide, for each warpgroup's X, then for each half of Y
+    uint32_t wide[4];       // which of 32 k-blocks are wide, as bits: for each warpgroup's X, then for each half of Y
     ClusterTile tile;
     int first_y;            // index of the first block of the tile's matrix of Y
   };
@@ -4086,7 +4089,8 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     }
   }
   if (!(progress & kFallback)) return;
-  __shared__ int number;   // of the plan's cluster that is computed next; the products of a batch take turns
+  // The number of the plan's cluster that is computed next. The products of a batch take turns
+  __shared__ int number;
   const bool queued = plan.cluster_size == 1;
   do {
     if (threadIdx.x == 0) number = queued ? atomicAdd(args.next_fixup_tile, 1) : blockIdx.x / SplitPlan::kMostSplits;
@@ -4351,7 +4355,7 @@ GradientsLauncher launch_gradients_tf32, launch_gradients_float32;
 // for each.
 static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
                           const Fp16x3Product* kept = nullptr) {
-  const int clusters = gpu.sms / 2;   // as launch_fp16x3_tiles has them
+  const int clusters = gpu.sms / 2;   // launch_fp16x3_tiles launches as many clusters of two CTAs
   Workspace workspace(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
   Fp16x3Product &first = workspace.product[0], &second = workspace.product[1];
   first.launch = second.launch = launch_number();
@@ -4750,7 +4754,7 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. ----
 
-# In reading order, which is the compilers' order. A section that no part names belongs to every part.
+# The sections in the order in which the compilers read them. A section that no part names belongs to every part.
 _CUDA_SECTIONS = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH, _CUDA_COPIER]
 _CUDA_SECTIONS += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_TILE_LAUNCH, _CUDA_MMA_LAUNCH]
 _CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL]
@@ -4761,7 +4765,7 @@ _FIXUP_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
 
 
 def _instance(launcher, instance, parameters="const Product& p", arguments="p"):
-    """A C++ function that calls an instance of a launcher's template."""
+    """Returns a C++ function that calls an instance of a launcher's template."""
     return f"void {launcher}({parameters}, const Gpu& gpu) {{ {instance}({arguments}, gpu); }}"
 
 
@@ -4826,7 +4830,7 @@ _CUDA_PARTS = [
 
 
 def _list_strings():
-    """{each string of the CUDA source: the parts that name it}, in the order in which the compilers read them."""
+    """Returns a dict: for each string of the CUDA source, the parts that name it. The order is the compilers' order."""
     strings = {string: [] for string in _CUDA_SECTIONS}
     for part, (_, named) in enumerate(_CUDA_PARTS):
         for string in named:
@@ -4842,8 +4846,8 @@ for _string, _parts in _list_strings().items():
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # -O1: of the host's code; nvcc on all cores
 # These decide what the compilers make of the same source, so a build's name depends on them.
 _COMPILER_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PYTORCH_NVCC", "CC", "CXX")
-_CXX_FLAGS = ["-O1"]  # of the binding: -O2 takes 1 s of 7 longer
-_SECONDS_OF_A_CORE = 130  # to compile all for one target, on a host of H200s
+_CXX_FLAGS = ["-O1"]  # the binding's flags; -O2 takes 1 s longer
+_SECONDS_OF_A_CORE = 130  # the time of one core to compile all for one target, on a host of H200s
 _SECONDS_BETWEEN_REPORTS = 30
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 _CAPABILITIES = []  # the compute capability of each GPU
@@ -4905,7 +4909,7 @@ def _add_lines(strings):
 
 
 def _runtime_of(home):
-    """The folder of a toolkit with the library that the linker is told, libcudart.so, or None."""
+    """Returns the folder of a toolkit that has libcudart.so, or None. The linker needs this name without a version."""
     folders = [f"{home}/lib64", f"{home}/lib", *glob.glob(f"{glob.escape(home)}/targets/*/lib")]
     return next((folder for folder in folders if os.path.exists(f"{folder}/libcudart.so")), None)
 
@@ -4946,7 +4950,7 @@ def _find_toolkit(home):
 
 
 def _is_whole(library):
-    """Returns whether a library has its end. The table of sections is there, and the ELF header says where it ends."""
+    """Returns whether a library is complete. Its table of sections is last, and the ELF header says where that ends."""
     with open(library, "rb") as file:
         header = file.read(64)
     start, size, count = (int.from_bytes(header[first:end], "little") for first, end in ((40, 48), (58, 60), (60, 62)))
@@ -4985,7 +4989,8 @@ def _build():
     decisive += [f"{name}={os.environ[name]}" for name in _COMPILER_VARIABLES if os.environ.get(name)]
     name = "tril_matmul_" + hashlib.sha256("\n".join(decisive).encode()).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions")  # as torch has it
+    # torch's own builds go to the same folder
+    root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions")
     with _ExplainFolder(root):
         module = _load_build(f"{root}/{name}", name)
     return module or _compile(root, name, flags, names)
@@ -5091,7 +5096,7 @@ def _compile(root, name, flags, targets):
             if (module := _load_build(folder, name)) is not None:
                 return module
             shutil.rmtree(folder, ignore_errors=True)  # a damaged build
-            for remains in glob.glob(f"{glob.escape(folder)}.build.*"):  # of builds that were killed
+            for remains in glob.glob(f"{glob.escape(folder)}.build.*"):  # builds that were killed leave such folders
                 shutil.rmtree(remains, ignore_errors=True)
             lock.truncate(0)
             lock.write(b"process %d" % os.getpid())
@@ -5113,7 +5118,7 @@ def _compile(root, name, flags, targets):
             # Diagnostic 177: a part does not use the functions that only other parts use
             flags = ["-std=c++17", "-Xcompiler=-fPIC", "-diag-suppress=177", *flags]
             flags += [f"-I{path}" for path in headers]
-            flags += ["-ccbin", os.environ["CC"]] if os.environ.get("CC") else []  # as torch has it
+            flags += ["-ccbin", os.environ["CC"]] if os.environ.get("CC") else []  # as in torch's own builds
             start = time.perf_counter()
             process, objects = _start_nvcc(room, nvcc, flags, jobs)
             stack.callback(_end, process)
@@ -5283,7 +5288,7 @@ def _has_kernels(X):
 
 
 def _describe_homes():
-    """A sentence for each variable that names a toolkit without nvcc."""
+    """Returns a sentence for each variable that names a toolkit without nvcc."""
     named = [(name, os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     return "".join(f" {name}={home} has no bin/nvcc." for name, home in named if not os.path.exists(f"{home}/bin/nvcc"))
 
@@ -5447,7 +5452,8 @@ def _product_by_torch(X, Y, contraction, structure):
     X, Y = _once(_APPLY_MASK[x], X), _once(_APPLY_MASK[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
-    # `multiply` is chosen step by step: dense or in blocks, and around it the treatment of NaN and Inf.
+    # `multiply` computes the product, dense or in blocks. If an operand may have NaN or Inf, _product_of_specials calls
+    # it.
     multiply = torch.matmul
     if in_blocks:
         multiply = functools.partial(_product_in_blocks, contraction=contraction, structure=structure)
@@ -5609,8 +5615,8 @@ class _Product(torch.autograd.Function):
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """Returns dX and dY, and None for a gradient that is not needed. If C is symmetric, Y is X, and dX may be the
-        whole gradient."""
+        """Returns dX and dY, and None for a gradient that is not needed. If C is symmetric, Y is X. Then dX may be the
+        sum of both gradients."""
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
         # Tracing and second derivatives need the operator: the binding's `gradients` supports neither
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
