@@ -797,7 +797,12 @@ class Anything:
         return f"{call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
 
     def ask(self, calls, is_exact):
-        """Returns the reference's results. If `is_exact` is True, they are in float64, or None without a twin."""
+        """Returns the reference's results. If `is_exact` is True, they are in float64, or None without a twin.
+
+        A reference that draws random numbers would draw other ones in float64.
+        """
+        if is_exact and self.draws:
+            return [None] * len(calls)
         asked, found = [copy.copy(call) for call in calls], []
         for call in asked:
             call.is_exact, call.is_optional = is_exact, True
@@ -909,7 +914,8 @@ class Anything:
             told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
             run.report.check("hard variants", "note", f"not used, or not always: {told}")
         if self.without_truth:
-            run.report.check("truth", "note", "the reference does not run in float64: its own results are the truth")
+            why = "draws random numbers" if self.draws else "does not run in float64"
+            run.report.check("truth", "note", f"the reference {why}: its own results are the truth")
         if self.always_the_same:
             told = "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
             run.report.check("inputs", "note", told)

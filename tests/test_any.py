@@ -145,13 +145,25 @@ def test_a_reference_that_cannot_be_used_is_no_verdict(reference, told, capsys, 
     [
         (PLAIN.replace("tanh", "log").replace("randn", "rand"), "not used, or not always: signs, zeros (the reference returns NaN or Inf)"),
         (PLAIN.replace("tanh(x)", "tanh(x.float())"), "the reference does not run in float64"),
+        (PLAIN.replace("tanh(x)", "tanh(x + torch.rand(50))"), "the reference draws random numbers"),
         (PLAIN.replace("randn", "ones"), "get_inputs() always returns the same"),
     ],
-    ids=["domain", "float32", "ones"],
+    ids=["domain", "float32", "random", "ones"],
 )
 def test_what_could_not_be_judged_is_noted(reference, note, capsys, tmp_path):
     status, out, err = run(capsys, tmp_path, reference, SAME)
     assert status == 0 and any(line.startswith("note ") and note in line for line in out.splitlines()), out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_random_numbers_do_not_widen_what_is_allowed(capsys, tmp_path):
+    """The reference would draw other numbers in float64, under each seed of the constructor."""
+    solution = "class ModelNew(Model):\n    made = 0\n\n    def __init__(self):\n        super().__init__()\n"
+    solution += "        ModelNew.made += 1\n\n    def forward(self, x):\n"
+    solution += "        return super().forward(x) + (0.01 if ModelNew.made == 3 else 0)\n"
+    random = PLAIN.replace("tanh(x)", "tanh(x + torch.rand(50))")
+    status, out, err = run(capsys, tmp_path, random, solution, "--no-timing")
+    assert status == 1 and "worst element result[" in out.splitlines()[-1], out + err
 
 
 @pytest.mark.usefixtures("few")
