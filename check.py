@@ -569,6 +569,11 @@ def cannot_be_judged(path, missing, error):
     return CannotRun(f"--solution {name}: {told}")
 
 
+def has_run_out(error):
+    """Tells whether an error of the judge means that it lacks memory or another resource. It convicts nobody."""
+    return isinstance(error, torch.OutOfMemoryError) or isinstance(error, OSError) and error.errno in EXHAUSTED
+
+
 def keep_within(ends_by):
     """Ends a run that takes too long. `ends_by` is a time of time.perf_counter()."""
     if time.perf_counter() > ends_by:
@@ -703,10 +708,8 @@ class Contender(contextlib.ExitStack):
             if self.gpu:
                 return self.gpu.open(where)[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
             return int(where)
-        except torch.OutOfMemoryError:
-            raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            if has_run_out(error):
                 raise
             raise self.fault("'s process does not say where its inputs lie") from None
 
@@ -1036,10 +1039,8 @@ class Requests:
                 elif name not in call.aliases:  # a result in `aliases` is also an input, and is left as it is
                     contender.spoil(place, shape, getattr(torch, dtype))
             return found
-        except torch.OutOfMemoryError:  # the judge itself may have run out of memory
-            raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-            if isinstance(error, OSError) and error.errno in EXHAUSTED:  # the judge itself has run out of a resource
+            if has_run_out(error):
                 raise
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
@@ -1267,7 +1268,11 @@ class Stopwatch:
         sample = run.problem.sample(mode)
         # The reference's first call is its slowest one.
         (results,), self.reference_seconds = run.requests.send(run.reference, [sample], timed=True)
-        examine = lambda: (run.judgement.examine(sample, results, results), run.requests.wait())  # noqa: E731
+
+        def examine():
+            run.judgement.examine(sample, results, results)
+            run.requests.wait()
+
         examined = min(timeit.repeat(examine, number=1, repeat=2))
         made = sum(X.nbytes for X in results.values())
         self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves

@@ -1038,6 +1038,65 @@ def test_the_filter_lets_descendants_alone_be_reached():
     assert verdict_of_filter(begun_anew, numbers["kill"], 29999, 9) == allow
 
 
+CONFINED = """
+import ctypes, json, os, sys
+sys.path.insert(0, os.getcwd())
+from judge.sandbox import Sandbox
+told = Sandbox.enter(json.loads(sys.argv[2])["sandbox"])
+own = ctypes.create_string_buffer(b"own bytes")
+print(json.dumps([ctypes.addressof(own), told, os.environ["TMPDIR"]]), flush=True)
+while own.value == b"own bytes":
+    ctypes.string_at(own)
+print(own.value.decode(), flush=True)
+os.fork()
+while True:
+    ctypes.string_at(own)
+"""
+
+
+def test_a_process_in_the_sandbox(tmp_path):
+    """It stands still while it is stopped, the judge reads and writes its memory, and nothing of it is left."""
+    program = solution(tmp_path, CONFINED, "program.py")
+    with sandbox.Sandbox() as confines, open(tmp_path / "printed", "w+") as printed:
+        assert not guard.is_dumpable()
+        process = confines.start(str(program), {}, "", stdout=printed, cwd=ROOT)
+        try:
+            wait_for(lambda: "\n" in (tmp_path / "printed").read_text())
+            address, told, folder = json.loads((tmp_path / "printed").read_text())
+            assert told == GUARDS and folder.startswith(confines.folder) and not process.stands()
+            assert process.stop() and process.stands()
+            assert process.read(address, 9) == b"own bytes" and process.change_of_schedule() == ""
+            process.write(address, b"the judge")
+            with pytest.raises(OSError):
+                process.read(8, 8)
+            time.sleep(0.1)
+            assert "the judge" not in (tmp_path / "printed").read_text()
+            process.resume()
+            wait_for(lambda: (tmp_path / "printed").read_text().endswith("the judge\n"))
+            assert process.stop() and not process.has_ended()
+        finally:
+            process.end()
+        assert process.has_ended() and process.status(0) == -signal.SIGKILL
+        wait_for(lambda: not lives_in_group(process.pid))
+    assert guard.is_dumpable() and not os.path.exists(confines.folder)
+
+
+def wait_for(condition, seconds=60.0):
+    until = time.perf_counter() + seconds
+    while not condition():
+        assert time.perf_counter() < until
+        time.sleep(1e-3)
+
+
+def lives_in_group(group):
+    """Whether a process of the group lives. A zombie does not."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(pid)) == group and lives(int(pid)):
+                return True
+    return False
+
+
 REACHES_OUT = """
 import os, socket, sys
 from judge import guard
