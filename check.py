@@ -517,6 +517,8 @@ class Child:
 
 def serve(channel):
     """Answers each request with one line of JSON, and with an empty line once the GPU has finished the request."""
+    # A shell's background job ignores this signal. A file that ignores it as well would change nothing there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:

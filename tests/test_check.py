@@ -243,6 +243,14 @@ def solution(tmp_path, text, name="solution.py"):
     return path
 
 
+def test_a_signal_that_the_judges_shell_ignores_is_one_that_a_file_may_not_ignore():
+    """In a script's background job SIGINT is ignored, and takes_a_signal.py was not convicted there."""
+    options = ["--device", "cpu", "--size", "9", "--no-timing", "--forward-only"]
+    command = [sys.executable, check.__file__, "--solution", str(CHEATS[0].parent / "takes_a_signal.py"), *options]
+    done = subprocess.run(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "signal handlers" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+
+
 def test_at_most_three_examples_of_a_finding(quick, capsys):
     status, out, _ = judge(capsys, CHEATS[0].parent / "zeros_always.py", "--no-timing")
     row = next(line for line in out.splitlines() if line.startswith("mixed  "))  # of four calls at least
