@@ -132,3 +132,18 @@ def test_the_sources_are_written_for_tools(tmp_path):
     source = (tmp_path / "sources" / "kernels.cu").read_text()
     assert f'"{SOURCE}"' in source and source.count("#line") >= len(NAMES) - 1
     assert (tmp_path / "sources" / "binding.cpp").exists() and "-xcuda" in (tmp_path / "sources" / "compile_flags.txt").read_text()
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
+def test_profilers_find_the_lines_of_a_kernel(model, tmp_path):
+    """The flags of a build put line numbers into the code: those of this file, as ncu's source view shows them."""
+    (tmp_path / "part.cu").write_text("\n".join(model._add_lines(model._CUDA_SOURCES)))
+    command = [NVCC, "-std=c++17", *model._NVCC_FLAGS, "-DPART=0", "-diag-suppress=177", "-arch=compute_90a", "-ptx", "part.cu"]
+    done = subprocess.run([*command, "-o", "part.ptx"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ptx = (tmp_path / "part.ptx").read_text()
+    files = re.findall(rf'^\s*\.file\s+(\d+) "{re.escape(str(SOURCE))}"', ptx, re.MULTILINE)
+    assert files, "the code names no line of model_new.py"
+    lines = SOURCE.read_text().split("\n")
+    written = {lines[int(line) - 1].strip() for line in re.findall(rf"^\s*\.loc\s+{files[0]}\s+(\d+)", ptx, re.MULTILINE)}
+    assert "if (t == 0) *args.progress = args.launch;" in written, sorted(written)[:20]

@@ -33,7 +33,7 @@ def main():
     (folder / "compile_flags.txt").write_text("\n".join([*flags, ""]))
 
     target = f"-gencode=arch={arguments.arch.replace('sm', 'compute')},code={arguments.arch}"
-    command = f"{nvcc} -std=c++17 -lineinfo {shlex.join(model._NVCC_FLAGS)} {target}"
+    command = f"{nvcc} -std=c++17 {shlex.join(model._NVCC_FLAGS)} {target}"
     print(f"Wrote kernels.cu, binding.cpp and compile_flags.txt to {folder}.")
     print("To compile all kernels, or part 2 alone, which takes a fraction of the time:")
     print(f"  {command} -cubin -o kernels.cubin {shlex.quote(str(folder / 'kernels.cu'))}")
