@@ -4843,7 +4843,8 @@ _CUDA_SOURCES = []
 for _string, _parts in _list_strings().items():
     _condition = " || ".join(f"PART == {part}" for part in _parts)
     _CUDA_SOURCES += [f"#if !defined(PART) || {_condition}", _string, "#endif"] if _parts else [_string]
-# The host's code at -O1, nvcc on all cores, and the lines of this file for profilers, such as ncu's source view
+# -O1 is for the host's code, and -split-compile=0 lets nvcc use all cores. With -lineinfo profilers name the lines of
+# this file, as in ncu's source view. Machine code stays the same. nvcc takes about 3 % more time (2026-11-29, sm_90a).
 _NVCC_FLAGS = ["-O1", "-split-compile=0", "-lineinfo"]
 # These decide what the compilers make of the same source, so a build's name depends on them.
 _COMPILER_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PYTORCH_NVCC", "CC", "CXX")
