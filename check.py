@@ -410,7 +410,7 @@ class Child:
             for X, (_, offset, slot, _, _) in zip(operands, call["inputs"], strict=True):
                 if offset is None:
                     own[slot] = self.slab.gpu.export(X.data_ptr()) if self.cuda and X.numel() else (X.data_ptr(), 0)
-        self.places = [[(list(X.shape), X.data_ptr()) for X in operands] for operands in self.operands]
+        self.traits = [[self.player.traits(X) for X in operands] for operands in self.operands]
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(calls) + 1)]
         if self.cuda:
             filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
@@ -481,10 +481,10 @@ class Child:
         if isinstance(answer, BaseException):
             who = "reference" if self.is_reference else "solution"
             return {"wrong": f"the {who} raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
-        for X, (shape, address) in zip(operands, self.places[number], strict=True):
-            if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (address, shape, True):
-                told = "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"
-                return {"wrong": told}
+        for X, before in zip(operands, self.traits[number], strict=True):
+            now = self.player.traits(X)
+            if changed := [what for what, value in before.items() if now[what] != value]:
+                return {"wrong": f"an input is not what it was, whatever its values are: its {', its '.join(changed)}"}
         if isinstance(self.parts[number], BaseException):
             return {"wrong": f"the result is of no kind that can be compared: {self.parts[number]}"}
         outline, named = self.parts[number]
@@ -1303,19 +1303,20 @@ class Stopwatch:
         Three requests to each contender come first. They warm it up and determine how many calls fit in a request.
         """
         run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
-        between = run.random.randrange(rounds)
+        decoys = {kind: run.random.randrange(rounds) for kind in ("open", "hidden")}
         for n in range(-3, rounds):
-            if n == between and run.solution in contenders:
-                self.request(run.solution, decoy=True)
+            for kind, round_of_decoy in decoys.items():
+                if n == round_of_decoy and run.solution in contenders:
+                    self.request(run.solution, decoy=kind)
             for contender in run.random.sample(contenders, len(contenders)):
                 seen[contender].append(self.request(contender, warms_up=n < 0))
         return [requests[3:] for requests in seen.values()]
 
-    def request(self, contender, warms_up=False, decoy=False):
+    def request(self, contender, warms_up=False, decoy=None):
         """Sends one timed request, and examines the results if the solution computed them.
 
         Returns the number of calls, the seconds by the judge's clock, and a list with the microseconds of each call by
-        the child's clock. A decoy request contains all kinds of inputs.
+        the child's clock. A decoy request contains other inputs too, as Products.timed_calls() explains.
         """
         run, own = self.run, self.each[contender]  # `own` is the shortest time of a call so far, in seconds
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))

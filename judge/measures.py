@@ -239,6 +239,16 @@ class Draw:
         lines[int(at * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
         return X
 
+    def spike(self, shape, *_):
+        """Returns a uniform matrix with two large elements, of which one lies in the triangle that is read."""
+        X, (p, q), (rows, cols) = self.uniform(*shape), self.uniform(2).tolist(), shape
+        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = 32 + 32 * p
+        return X
+
+    def constant(self, shape, *_):
+        """Returns a matrix whose elements are all the same power of two, so that every sum of products is exact."""
+        return torch.full(shape, 2.0 ** int(3 * self.uniform(1) - 1), dtype=torch.float64, device=self.device)
+
     def single(self, shape, second, dtype, value):
         X, (rows, cols), (p, q) = self.normal(*shape), shape, self.uniform(2).tolist()
         value = 1e4 if dtype == torch.float16 else value
@@ -289,9 +299,12 @@ SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements 
         draw.uniform(*n) * math.prod(n) > 16, 128 * draw.uniform(*n) - 64
     ),
     "uniform, one small line": Draw.apart,
+    "uniform, one large entry": Draw.spike,
 }
+HIDDEN = ["uniform, one large entry", "uniform, one small line"]  # few samples of a request's inputs meet these
 HARD = {
     "integers": Draw.integers,
+    "constant": Draw.constant,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
     # Either A or B is zero, and its zeros have both signs.
     "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),

@@ -32,6 +32,19 @@ LAYOUTS = (  # the memory layouts of dC, indexed by way // 2; GRADIENTS of judge
 )
 
 
+def traits_of(X):
+    """Returns what a call may not change of an input in any problem, besides its values."""
+    hooks = (X._backward_hooks, getattr(X, "_post_accumulate_grad_hooks", None))
+    return {
+        "memory (share_memory_() moves it)": X.data_ptr(),
+        "shape": list(X.shape),
+        "strides": X.is_contiguous(),
+        "requires_grad": X.requires_grad,
+        "grad": X.grad is not None,
+        "hooks": sum(len(each or ()) for each in hooks),
+    }
+
+
 class ProductPlayer:
     """Plays a module whose result is a product C. An answer is C, or C and the gradients of the operands."""
 
@@ -43,6 +56,10 @@ class ProductPlayer:
     def construct(self, make, arguments, seed, state):
         self.model = make(*arguments).to(self.device)
         return {}
+
+    def traits(self, X):
+        # Autograd refuses to use a saved tensor whose version has changed, even if its values have been restored.
+        return traits_of(X) | {"version, which counts changes in place": X._version}
 
     def settle(self):
         """Does nothing, because this player sets nothing."""
@@ -70,7 +87,11 @@ class ProductPlayer:
         if call["mode"] == "gradients":
             return self.gradients(call, *operands)
         with torch.inference_mode() if self.inference else contextlib.nullcontext():
-            return (self.model(*operands),)
+            C = self.model(*operands)
+            is_plain = type(C) is torch.Tensor and C.layout == torch.strided and not (C.is_leaf and C.requires_grad)
+            if is_plain and number % 2 == 0 and not self.timed:
+                C = C[...]  # as after C.view(...), which keeps the memory of a result, but not the tensor object
+        return (C,)
 
     def gradients(self, call, *operands):
         *operands, G = operands
@@ -96,6 +117,9 @@ class ProductPlayer:
         return C, *found
 
     def parts(self, number, answer):
+        C = answer[0]
+        if isinstance(C, torch.Tensor) and C.is_leaf and C.requires_grad and type(C) is torch.Tensor:
+            raise TypeError("it is a leaf that requires a gradient, as nothing computed from the inputs is")
         return None, dict(zip(self.names, answer, strict=False))
 
 
@@ -109,6 +133,10 @@ class AnyPlayer:
 
     def __init__(self, device, is_reference):
         self.device, self.is_reference = device, is_reference
+
+    def traits(self, X):
+        """Leaves out the version, because a reference may change its inputs."""
+        return traits_of(X)
 
     def settle(self):
         seed_all(0)

@@ -68,7 +68,9 @@ class Call:
     """
 
     outline, aliases, is_optional = None, (), False
-    alias = None  # "tensor": both operands are one tensor. "memory": the operands are two tensors in the same memory.
+    # "tensor": both operands are one tensor. "memory": they are two tensors in the same memory. "values": they are two
+    # tensors with the same values.
+    alias = None
     # `missing` names what the solution did not find on this machine. Judgement.examine() stores the errors in `row`.
     missing, row = "", {}
 
@@ -142,8 +144,10 @@ class ProductCall(Call):
         return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]
 
     def alias_for(self, is_reference):
-        """Returns the alias, or None for a reference that gets zeros, because its operands then differ."""
-        return None if is_reference and not self.run.problem.product.number else self.alias
+        """Returns the alias, or None if the operands share no memory. Those of a reference that gets zeros differ."""
+        if self.alias == "values" or is_reference and not self.run.problem.product.number:
+            return None
+        return self.alias
 
     def describe(self, is_reference, timed):
         """Returns the description of the call that the child gets."""
@@ -416,7 +420,7 @@ class Products:
         return calls
 
     def aliased_calls(self):
-        """Returns calls f(A, A), and calls f(A, B) where B lies in the memory of A.
+        """Returns calls f(A, A), and calls f(A, B) where B lies in the memory of A or has the same values.
 
         There are none if the operands cannot have the same shape.
         """
@@ -424,7 +428,7 @@ class Products:
         different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]  # A is K x M, and B is K x N
         if len(product.names) < 2 or different:
             return []
-        aliases = ["tensor", "memory"]
+        aliases = ["tensor", "memory", "values"]
         sizes = [self.near(most) for most in (20, 150, run.options.size)]
         sizes = sizes if product.square else [(*dims[:-1], dims[-2]) for dims in sizes]
         calls = []
@@ -432,7 +436,7 @@ class Products:
             for dims in sizes:
                 for alias in aliases:
                     # The reference gets other zeros in A than in X, so it cannot take one tensor for both.
-                    alias = alias if product.number or mode == "forward" else "memory"
+                    alias = "memory" if alias == "tensor" and mode == "gradients" and not product.number else alias
                     call = self.call(run.random.choice(list(ORDINARY)), dims, mode, alias=alias)
                     call.way = run.random.randrange(4)
                     if alias == "memory" and mode == "gradients" and dims != sizes[0]:
@@ -449,28 +453,30 @@ class Products:
     def sample(self, mode):
         return self.call("uniform", self.dims, mode)
 
-    def timed_calls(self, mode, number, is_decoy):
-        """Returns `number` calls with uniform inputs. The calls of a decoy have inputs of all kinds.
+    def timed_calls(self, mode, number, decoy=None):
+        """Returns `number` calls with uniform inputs. A decoy has other inputs among them.
 
-        A decoy is a request whose results are judged like those of a timed request, but whose time is not used. A
-        short decoy prefers inputs that look uniform in a sample of elements.
+        A decoy is a request whose results are judged like those of a timed request, but whose time is not used. In an
+        "open" one, all kinds of inputs occur, if there are enough calls. First come those that look uniform in a sample
+        of elements. In a "hidden" one, only one or two calls are special. A file that looks at samples of all inputs
+        of a request takes it for a timed one.
         """
-        # The strides of dC do not reveal these kinds of dC.
-        random, kinds = self.run.random, (1, 5, 6, 0) if is_decoy else (0,)
-        names = ["uniform"] * number
-        if is_decoy:
-            names = [
-                *measures.SEEMINGLY_UNIFORM,
-                *random.choices([*ORDINARY, *self.hard], k=6),
-                *random.choices([*ORDINARY], k=number),
-            ]
+        random, names, kinds = self.run.random, ["uniform"] * number, [0]  # each kind is one of dC
+        subtle = random.sample([*measures.SEEMINGLY_UNIFORM], len(measures.SEEMINGLY_UNIFORM))
+        if decoy == "open":
+            others = [name for name in self.hard if name not in subtle]
+            names = [*subtle, *random.sample(others, len(others)), *random.choices([*ORDINARY], k=number)]
+            kinds = (1, 5, 6, 0)  # no strides of dC reveal these
+        if decoy == "hidden":
+            names = ["uniform, one large entry", random.choice(measures.HIDDEN), *names]
+            kinds = random.sample([random.choice((1, 5)), *[0] * (number - 1)], number)
         names = random.sample(names[:number], number)
         return [self.call(name, self.dims, mode, kinds[n % len(kinds)]) for n, name in enumerate(names)]
 
     # ---- Truths and bounds. ----
 
     def truths(self, call, reference):
-        exact = call.name == "integers" and call.mode != "gradients" and not self.product.inverse
+        exact = call.name in ("integers", "constant") and call.mode != "gradients" and not self.product.inverse
         return self.product.truths(call.inputs, exact, self.run.tf32, call.alias == "tensor")
 
     def find_truths(self, calls, references=None):
@@ -765,10 +771,18 @@ class Anything:
     def sample(self, mode):
         return self.call("drawn", mode)
 
-    def timed_calls(self, mode, number, is_decoy):
-        """Returns `number` calls with the file's own inputs. A decoy also has variants of these inputs."""
-        variants = [name for name in generic.VARIANTS if name not in self.unused] if is_decoy else []
-        calls = [self.call(name, mode) for name in self.run.random.choices(["drawn", *variants], k=number)]
+    def timed_calls(self, mode, number, decoy=None):
+        """Returns `number` calls with the file's own inputs. A decoy also has variants of these inputs.
+
+        A "hidden" decoy has a variant in one call alone.
+        """
+        random, names = self.run.random, ["drawn"] * number
+        variants = [name for name in generic.VARIANTS if name not in self.unused]
+        if decoy == "open":
+            names = random.choices(["drawn", *variants], k=number)
+        if decoy == "hidden" and variants:
+            names[random.randrange(number)] = "one large element" if "one large element" in variants else variants[0]
+        calls = [self.call(name, mode) for name in names]
         for call in calls:
             told = self.known[mode]
             call.expected = [each for each in told.expected if not each[0].startswith("state ")]

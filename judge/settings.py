@@ -6,6 +6,7 @@ The child compares them before and after it runs code of the solution.
 import gc
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -40,6 +41,9 @@ def products():
         "TF32": read(lambda: cuda.allow_tf32),
         "TF32 in cuDNN": read(lambda: torch.backends.cudnn.allow_tf32),
         "float16 sums": read(lambda: cuda.allow_fp16_reduced_precision_reduction),
+        "all backends": read(lambda: torch.backends.fp32_precision),
+        "oneDNN's products": read(lambda: torch.backends.mkldnn.matmul.fp32_precision),
+        "oneDNN's convolutions": read(lambda: torch.backends.mkldnn.conv.fp32_precision),
         "bfloat16 sums": read(lambda: cuda.allow_bf16_reduced_precision_reduction),
     }
 
@@ -51,7 +55,14 @@ def hooks():
     found = {name: len(getattr(module, name)) for name in sorted(names)}
     found["function modes"] = read(torch._C._len_torch_function_stack)
     found["dispatch modes"] = read(torch._C._len_torch_dispatch_stack)
+    saved = read(lambda: torch._C._autograd._top_saved_tensors_default_hooks(True))
+    found["hooks of saved tensors"] = saved is not None
     return found
+
+
+LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+# A timer's signal ends the process. The two other timers count its CPU time.
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def umask():
@@ -80,10 +91,16 @@ def settings(cuda):
             for device in ("cpu", "cuda")
         ],
         "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled(),
+        "torch.autograd.set_multithreading_enabled": read(torch._C._is_multithreading_enabled),
+        "torch.autograd.set_view_replay_enabled": read(torch._C._is_view_replay_enabled),
+        "torch.backends.mkldnn": read(torch._C._get_mkldnn_enabled),
         "precision of products": products(),
         "hooks and modes": hooks(),
         "rounding and denormal numbers": arithmetic(),
         "gc": (gc.isenabled(), gc.get_threshold()),
+        "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        "running timers": [which for which in TIMERS if signal.getitimer(which)[0] > 0],
+        "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
         "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "hooks of Python": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook),
         "tracing": (sys.gettrace(), sys.getprofile()),
