@@ -90,7 +90,9 @@ class ProductPlayer:
             C = self.model(*operands)
             is_plain = type(C) is torch.Tensor and C.layout == torch.strided and not (C.is_leaf and C.requires_grad)
             if is_plain and number % 2 == 0 and not self.timed:
-                C = C[...]  # as after C.view(...), which keeps the memory of a result, but not the tensor object
+                # This keeps the memory of a result, but not the tensor object, as C.view(...) does.
+                with torch.set_grad_enabled(C.requires_grad):
+                    C = C[...]
         return (C,)
 
     def gradients(self, call, *operands):
