@@ -644,8 +644,8 @@ class Anything:
     def construct_solution(self):
         """Constructs the solution's module, and decides at the first time whether it gets the reference's parameters.
 
-        It gets them where names and shapes fit, unless it is right with its own. KernelBench gives it none: the
-        constructor makes them of the same seed. A solution may have multiplied its weights by a factor there.
+        The solution gets them if names and shapes fit, unless it is right with its own. KernelBench copies none: both
+        constructors make parameters of the same seed. The solution's constructor may multiply them by a factor.
         """
         told = self.construct_with(self.state if self.copies else {})
         self.fits, is_same = told.get("fits") is True, told.get("is_same")
