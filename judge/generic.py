@@ -205,21 +205,37 @@ class Truth:
     def bound(self, reference_error):
         return max(self.least, MULTIPLE * reference_error)
 
+    def likely_integers(self, perturbed):
+        """Returns the least and the greatest integer that may stand at a tie.
+
+        They are the range of all elements of the truth and of `perturbed`, made wider by its own width to both sides,
+        but not by negative numbers where it has none: a position is never negative.
+        """
+        seen = [int(edge) for X in (self.high, *perturbed) if X.numel() for edge in (X.min(), X.max())]
+        if not seen:
+            return 0, 0
+        width = max(seen) - min(seen)
+        least = min(seen) - width
+        return max(least, 0) if min(seen) >= 0 else least, max(seen) + width
+
     def worst_beside_ties(self, found, perturbed, bound):
         """Returns the largest error, its flat index, and the number of ties: elements that only this method accepts.
 
         `perturbed` has several results that the reference computes from inputs with rounding errors. A number has the
         error 0 if it lies between the least and the greatest of these results and the truth. An integer has the error 0
-        where any of these results differs from the truth.
+        where any of these results differs from the truth, and where it is a likely integer (see likely_integers).
         """
         found, tied, largest = real(found).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]
+        if self.is_exact:
+            least, most = self.likely_integers(perturbed)
         for part in self.chunks():
             errors, high = self.errors(part, found[part]), self.high[part]
             before = errors > bound
             if self.is_exact:
+                likely = (found[part] >= least) & (found[part] <= most)
                 for X in perturbed:
-                    errors[X[part] != high] = 0.0
+                    errors[likely & (X[part] != high)] = 0.0
             else:
                 all_of_them = torch.stack([high.double(), *(X[part].double() for X in perturbed)])
                 errors = self.errors(part, found[part], all_of_them.amin(0), all_of_them.amax(0))

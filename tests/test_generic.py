@@ -293,6 +293,8 @@ def test_whole_numbers_agree_but_for_ties():
     perturbed = [generic.perturb([x], seed, CPU, absolute=True)[0].argmax(1) for seed in range(8)]
     assert truth.worst_beside_ties(torch.tensor([1, 1]), perturbed, 0.0)[::2] == (0.0, 1)
     assert truth.worst_beside_ties(torch.tensor([0, 1]), perturbed, 0.0) == (1.0, 0, 1)
+    for garbage in (-7, 50):  # no position of these three columns
+        assert truth.worst_beside_ties(torch.tensor([1, garbage]), perturbed, 0.0) == (1.0, 1, 0)
 
 
 def test_perturbed_inputs_lie_to_both_sides():
