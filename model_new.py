@@ -4844,7 +4844,7 @@ for _string, _parts in _list_strings().items():
     _condition = " || ".join(f"PART == {part}" for part in _parts)
     _CUDA_SOURCES += [f"#if !defined(PART) || {_condition}", _string, "#endif"] if _parts else [_string]
 # -O1 is for the host's code, and -split-compile=0 lets nvcc use all cores. With -lineinfo profilers name the lines of
-# this file, as in ncu's source view. Machine code stays the same. The build takes about 2 % more time (2026-11-29, sm_90a).
+# this file, as in ncu's source view. Machine code stays the same, and a build takes 2 % longer (2026-11-29, sm_90a).
 _NVCC_FLAGS = ["-O1", "-split-compile=0", "-lineinfo"]
 # These decide what the compilers make of the same source, so a build's name depends on them.
 _COMPILER_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PYTORCH_NVCC", "CC", "CXX")
