@@ -220,7 +220,8 @@ def by_type(forward, backward, batch, family, h100, forced):
 def short_calls(checks, backward, host):
     """Sentences on how far check.py's ratio of short calls is below the ratio of GPU times, and on the host's time to launch them."""
     judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
-    label = ", ".join([str(judged["dims"][0]), *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
+    size = judged["dims"].partition("x")[0]  # as check.py writes it: 4096 or 8192x2048x4096
+    label = ", ".join([size, *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
     timed = next((row.ratio for row in backward if row.label == label), "–")
     starts = ", ".join(f"{row['tril_matmul'].median} µs ({row['mode']})" for row in host)
     return (

@@ -200,7 +200,7 @@ def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
 def test_a_ratio_that_the_judge_does_not_certify_is_called_too_noisy(tables):
     Row = tables.Row
     rows = [
-        Row(path="auto", dims=[size], dtype="float32", timings={"gradients": Row(ratio=ratio)})
+        Row(path="auto", dims=str(size), dtype="float32", timings={"gradients": Row(ratio=ratio)})
         for size, ratio in ((64, None), (96, 2.0), (128, 1.5))
     ]
     backward, host = [Row(N=128, dtype="float32", problem="lower, dA, dB", ratio=1.75)], [Row(mode="plain", tril_matmul=Row(median_us=9.0))]
