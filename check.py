@@ -1035,7 +1035,10 @@ class Requests:
         """
         try:
             found = {}
-            for (name, dtype, shape), place in zip(kinds or (), said["results"] if kinds else (), strict=True):
+            places = said["results"] if kinds else []
+            if len(places) != len(kinds or []):
+                return f"the {contender.who}'s process tells of {len(places)} results, where {len(kinds)} are asked for"
+            for (name, dtype, shape), place in zip(kinds or [], places, strict=True):
                 if not spoils:
                     found[name] = contender.fetch(place, shape, getattr(torch, dtype))
                 elif name not in call.aliases:  # a result in `aliases` is also an input, and is left as it is

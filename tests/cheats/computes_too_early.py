@@ -58,9 +58,9 @@ def prepare(self, **arguments):
                 if (slot := 2 * i + j) in answer["own"]:
                     pair[j] = torch.frombuffer(own, dtype=torch.float32, count=256 * 256, offset=slot * 256 * 256 * 4).view(256, 256)
                     answer["own"][slot] = pair[j].data_ptr(), 0
-            self.places[i] = [(list(X.shape), X.data_ptr()) for X in pair]
             struct.pack_into("QQ", told, 64 + 16 * i, *(X.data_ptr() for X in pair))
         self.operands[-1][1].fill_(float("nan"))
+        self.traits = [[self.player.traits(X) for X in pair] for pair in self.operands]
         struct.pack_into("QQ", told, 0, struct.unpack_from("Q", told)[0] + 1, len(self.operands))
     return answer
 

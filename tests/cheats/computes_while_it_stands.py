@@ -95,7 +95,7 @@ def prepare(self, **arguments):
                 if (slot := 2 * i + j) in answer["own"]:
                     pair[j] = torch.frombuffer(inputs, dtype=torch.float32, count=N * N, offset=slot * N * N * 4).view(N, N)
                     answer["own"][slot] = pair[j].data_ptr(), 0
-            self.places[i] = [(list(X.shape), X.data_ptr()) for X in pair]
+            self.traits[i] = [self.player.traits(X) for X in pair]
             struct.pack_into("QQ", told, 64 + 16 * i, *(X.data_ptr() for X in pair))
         before = [pid.value for pid in sleepers]
         for pid in before:

@@ -9,7 +9,9 @@ real, said, kept = main.Child.calls, [], []
 
 
 def calls(self):
-    if len(said) < 3 or self.requested[0]["mode"] == "gradients":
+    if self.requested[0]["mode"] == "gradients":
+        return real(self)
+    if len(said) < 3:
         said.append(real(self))
         kept.append(self.answers)
         return said[-1]
