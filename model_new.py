@@ -3742,7 +3742,8 @@ struct Fp16x3Policy {
   //
   // Neither producer can fall behind the consumers, since they wait for the stages of both. Neither can be more than
   // kDepth k-blocks ahead, since it waits for empty stages. So what fetch_next_tile says of one producer holds for
-  // both.
+  // both. No wait takes one phase for another of the same parity: docs/kernel.md, "The barriers", says why.
+  static_assert(kStages >= 6, "a producer's waits for empty stages are too far apart");
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
     if (threadIdx.x / 32 != kProducerWarp + 2 || !elect_one_sync()) return;
     produce<Fp16x3Policy, true>(args, shared, tile, find_x, load_x);
