@@ -343,7 +343,7 @@ class Child:
         before = settings(self.cuda)
         self.execute(path, text)
         if self.is_reference:
-            Sandbox.close_memory()  # the judge has already opened this process's memory, and nobody else may open it
+            Sandbox.close_memory()  # the judge has it open already; no other process may open it
         found = next((name for name in classes if name in vars(self.module)), None)
         self.make = vars(self.module).get(found)
         return {"class": found, "changed": changes(before, settings(self.cuda))}
@@ -536,7 +536,9 @@ def serve(channel):
             print(file=done, flush=True)
 
 
-# ==== 3. The contender: the judge's side of a child ====
+# ==== 3. The contender ====
+#
+# A Contender is the judge's side of a child.
 
 ANSWER_BYTES = 16 << 20  # the largest size of one answer, in bytes
 RELAYED_LINES = 200  # the most lines of a child's output that the judge passes on
@@ -572,7 +574,7 @@ def cannot_be_judged(path, missing, error):
 
 
 def has_run_out(error):
-    """Tells whether an error of the judge means that it lacks memory or another resource. It convicts nobody."""
+    """Tells whether an error of the judge means that it lacks memory or another resource, which is no conviction."""
     return isinstance(error, torch.OutOfMemoryError) or isinstance(error, OSError) and error.errno in EXHAUSTED
 
 
@@ -876,8 +878,10 @@ class Run:
         # The size is a multiple of 2 MiB. The judge's torch then places no other tensor in memory that a child opens.
         return Slab(self.device, -(-size >> 21) << 21)
 
-    def keep_within(self):
-        keep_within(self.report.begun + self.options.within)
+    @property
+    def ends_by(self):
+        """The time of time.perf_counter() at which the run has to end."""
+        return self.report.begun + self.options.within
 
 
 class Draws:
@@ -964,7 +968,7 @@ class Requests:
         `expected` is the time in seconds that the reference takes. It is added to the time limit.
         """
         run = self.run
-        run.keep_within()
+        keep_within(run.ends_by)
         is_reference = contender is run.reference
         limit = run.options.timeout * (LOADING if is_reference else 1) + expected
         operands = [call.given(is_reference) for call in calls]
@@ -1034,11 +1038,11 @@ class Requests:
         With `spoils` it overwrites the results with NaN instead of reading them.
         """
         try:
-            found = {}
+            found, kinds = {}, kinds or []
             places = said["results"] if kinds else []
-            if len(places) != len(kinds or []):
+            if len(places) != len(kinds):
                 return f"the {contender.who}'s process tells of {len(places)} results, where {len(kinds)} are asked for"
-            for (name, dtype, shape), place in zip(kinds or [], places, strict=True):
+            for (name, dtype, shape), place in zip(kinds, places, strict=True):
                 if not spoils:
                     found[name] = contender.fetch(place, shape, getattr(torch, dtype))
                 elif name not in call.aliases:  # a result in `aliases` is also an input, and is left as it is
@@ -1102,7 +1106,7 @@ class Judgement:
         If the error exceeds the bound, it requests the reference's results, whose error may raise the bound.
         """
         run, problem = self.run, self.run.problem
-        run.keep_within()
+        keep_within(run.ends_by)
         call.row = {"unjudged": 0, "ties": 0}
         if isinstance(results, str):
             return results
@@ -1493,8 +1497,8 @@ def begin(run, stack, who, texts, sandbox):
     """Starts a contender and makes it load its file."""
     run.report.progress(f"loading the {who}")
     slab = run.references_slab if who == "reference" else run.slab
-    path, ends_by = getattr(run.options, who), run.report.begun + run.options.within
-    contender = stack.enter_context(Contender(who, path, slab, sandbox=sandbox, text=texts[who], ends_by=ends_by))
+    path = getattr(run.options, who)
+    contender = stack.enter_context(Contender(who, path, slab, sandbox=sandbox, text=texts[who], ends_by=run.ends_by))
     setattr(run, who, contender)
     classes = run.problem.classes(who)
     memory = {"device": str(run.device), "size": slab.size, "place": slab.place}
@@ -1584,8 +1588,8 @@ def read_texts(options):
 def examine_the_path_of_the_record(name):
     """Refuses a bad --json before the long work.
 
-    Otherwise root could overwrite a device with the record. If the name is forgotten, the solution's file would follow
-    the option, and could be overwritten.
+    Without this check, root could overwrite a device with the record. A user who forgets the name could overwrite the
+    solution's file, because that file then follows the option.
     """
     path = Path(name)
     if name.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):

@@ -208,8 +208,8 @@ class Truth:
     def likely_integers(self, perturbed):
         """Returns the least and the greatest integer that may stand at a tie.
 
-        They are the range of all elements of the truth and of `perturbed`, made wider by its own width to both sides,
-        but not by negative numbers where it has none: a position is never negative.
+        All elements of the truth and of `perturbed` have a range. It is made wider by its own width on both sides. A
+        range without negative numbers stays without them, because a position is never negative.
         """
         seen = [int(edge) for X in (self.high, *perturbed) if X.numel() for edge in (X.min(), X.max())]
         if not seen:

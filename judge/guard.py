@@ -110,7 +110,7 @@ def filter_program(own, beyond):
         "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
         LIMITS: [first, *caller, refuse],
         "setpriority": [first, (IS_EQUAL, 1, 0, os.PRIO_PROCESS), refuse, second, *caller, refuse],
-        # OpenMP pins its threads by their ids if OMP_PROC_BIND is set, and ends the process if that is refused.
+        # With OMP_PROC_BIND, OpenMP pins its threads by their ids. It ends the process if the call fails.
         "sched_setaffinity": [first, *caller, in_vain],
         "fcntl": [*unless(second, *SIGNALLING_COMMANDS), allow],
         "ioctl": [*unless(second, FIOSETOWN, SIOCSPGRP, *TERMINAL_REQUESTS), allow],

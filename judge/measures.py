@@ -98,9 +98,9 @@ PROBLEMS = {
     "triangular": Problem(
         "C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT
     ),
-    # The roundings are those of G + G^T, or of G X and G^T X.
+    # G + G^T is rounded, or both G X and G^T X are.
     "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),
-    # The roundings are those of C, which is used twice, and of C^T G.
+    # C is rounded, which is used twice, and so is C^T G.
     "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),
 }
 
@@ -239,21 +239,21 @@ class Draw:
         lines[int(at * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
         return X
 
-    def spike(self, shape, *_):
-        """Returns a uniform matrix with two large elements, of which one lies in the triangle that is read."""
-        X, (p, q), (rows, cols) = self.uniform(*shape), self.uniform(2).tolist(), shape
-        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = 32 + 32 * p
-        return X
-
     def constant(self, shape, *_):
         """Returns a matrix whose elements are all the same power of two, so that every sum of products is exact."""
         return torch.full(shape, 2.0 ** int(3 * self.uniform(1) - 1), dtype=torch.float64, device=self.device)
 
-    def single(self, shape, second, dtype, value):
-        X, (rows, cols), (p, q) = self.normal(*shape), shape, self.uniform(2).tolist()
-        value = 1e4 if dtype == torch.float16 else value
-        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = value  # one of the two lies in the triangle
+    def with_entries(self, X, value=None):
+        """Puts a number in two places of X, of which one lies in the triangle that is read. Returns X.
+
+        Without a `value`, the number is drawn from 32 to 64.
+        """
+        (rows, cols), (p, q) = X.shape, self.uniform(2).tolist()
+        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = 32 + 32 * p if value is None else value
         return X
+
+    def single(self, shape, second, dtype, value):
+        return self.with_entries(self.normal(*shape), 1e4 if dtype == torch.float16 else value)
 
 
 def dominant(X, dtype):
@@ -299,7 +299,7 @@ SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements 
         draw.uniform(*n) * math.prod(n) > 16, 128 * draw.uniform(*n) - 64
     ),
     "uniform, one small line": Draw.apart,
-    "uniform, one large entry": Draw.spike,
+    "uniform, one large entry": lambda draw, shape, *_: draw.with_entries(draw.uniform(*shape)),
 }
 HIDDEN = ["uniform, one large entry", "uniform, one small line"]  # few samples of a request's inputs meet these
 HARD = {

@@ -7,6 +7,7 @@ A player constructs the module, calls it, and splits its results into tensors. A
     prepare(calls, operand, timed, training, inference)
                       Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
     call(number)      Makes one call and returns its answer. The judge may time it.
+    traits(X)         Returns what a call may not change of an input, besides its values.
     parts(number, answer)
                       Returns the outline of an answer and its tensors by name. Each may be None.
     state()           Returns the tensors of the module's state_dict by name, or an empty dict.
@@ -32,8 +33,13 @@ LAYOUTS = (  # the memory layouts of dC, indexed by way // 2; GRADIENTS of judge
 )
 
 
+def is_leaf_with_gradient(C):
+    """Tells whether a plain tensor is a leaf that requires a gradient. Nothing computed from the inputs is one."""
+    return type(C) is torch.Tensor and C.is_leaf and C.requires_grad
+
+
 def traits_of(X):
-    """Returns what a call may not change of an input in any problem, besides its values."""
+    """Returns the traits of an input in any problem."""
     hooks = (X._backward_hooks, getattr(X, "_post_accumulate_grad_hooks", None))
     return {
         "memory (share_memory_() moves it)": X.data_ptr(),
@@ -88,8 +94,8 @@ class ProductPlayer:
             return self.gradients(call, *operands)
         with torch.inference_mode() if self.inference else contextlib.nullcontext():
             C = self.model(*operands)
-            is_plain = type(C) is torch.Tensor and C.layout == torch.strided and not (C.is_leaf and C.requires_grad)
-            if is_plain and number % 2 == 0 and not self.timed:
+            is_plain = type(C) is torch.Tensor and C.layout == torch.strided
+            if is_plain and not is_leaf_with_gradient(C) and number % 2 == 0 and not self.timed:
                 # This keeps the memory of a result, but not the tensor object, as C.view(...) does.
                 with torch.set_grad_enabled(C.requires_grad):
                     C = C[...]
@@ -119,8 +125,7 @@ class ProductPlayer:
         return C, *found
 
     def parts(self, number, answer):
-        C = answer[0]
-        if isinstance(C, torch.Tensor) and C.is_leaf and C.requires_grad and type(C) is torch.Tensor:
+        if is_leaf_with_gradient(answer[0]):
             raise TypeError("it is a leaf that requires a gradient, as nothing computed from the inputs is")
         return None, dict(zip(self.names, answer, strict=False))
 
