@@ -700,7 +700,9 @@ def test_a_reference_that_somebody_slows_down_is_no_verdict(quick, capsys, monke
     real, requests = sandbox.schedule_of, itertools.count()
 
     def schedule_of(thread):
-        processors, nice, policy = real(thread)
+        if (found := real(thread)) is None:  # the thread has ended meanwhile
+            return None
+        processors, nice, policy = found
         return processors, nice + (next(requests) > 20), policy
 
     monkeypatch.setattr(sandbox, "schedule_of", schedule_of)
