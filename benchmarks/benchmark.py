@@ -410,8 +410,8 @@ def suite_limits(bench, record):
 
 
 def suite_infinite(bench, record):
-    """What one Inf costs, depending on its place, and what operands of NaN alone cost. The reference and finite operands take turns with
-    them."""
+    """Measures what one Inf costs, depending on its place, and what operands cost that are NaN everywhere. These calls take turns with the
+    reference and with finite operands."""
     N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
     for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
@@ -438,9 +438,11 @@ SPECIAL_ROUNDS = 3  # at least
 
 
 def suite_nan(bench, record):
-    """What NaN and Inf cost on a CPU, by where they stand: the least time of a call beside that of the same call with
-    finite operands. All calls take turns, on one thread, which other processes disturb least. A batch has them in its
-    first matrix alone, and once, as "batch", in all matrices."""
+    """Measures what NaN and Inf cost on a CPU, depending on their place.
+
+    A row has the least time of a call with finite operands. For each value and place it has the ratio of the least times
+    with that value and with finite operands. All calls take turns on one thread, which other processes disturb least. In a
+    batch only the first matrix has NaN or Inf. With the place "batch", all elements of all matrices are NaN or Inf."""
     solution, grad = bench.solution, torch.autograd.grad
 
     def gradients(A, B, G):
@@ -739,7 +741,7 @@ def main(arguments):
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode
             failures += [f"{FORCED}: its process ended with status {status}; what failed stands above"] * (status != 0)
             continue
-        # Whatever the machine has, for records to compare; their device says so
+        # The same number of threads on every machine, so that records can be compared
         torch.set_num_threads({"cpu": 2, "nan": 1}.get(name, threads))
         failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
     if failures:
