@@ -1,6 +1,6 @@
 """What the tests share: several processes, tests that run alone, a summary of what is skipped, and the module under test.
 
-With pytest-xdist the tests run in one process a core and one more, since they wait a third of the time, at most eight; `-n 4` asks for
+With pytest-xdist the tests run in one process a core and one more, since they wait a third of the time, at most twelve; `-n 4` asks for
 four, `-n 0` for none but the first. Without it, or with `-p no:xdist`, they run in one. Tests marked xdist_group run in one process, so
 that the program they share is compiled once. Tests marked alone compare times with a clock: they come last, and nothing runs beside them.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-MOST_PROCESSES = 8
+MOST_PROCESSES = 12
 GPU_BYTES = 8 * 2**30  # that a process may come to hold: float64 matrices to compare with, which torch's allocator keeps, and its context
 
 # ---- Processes. ------------------------------------------------------------------------------------------------------
