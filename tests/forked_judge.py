@@ -16,7 +16,7 @@ import types
 from pathlib import Path
 
 import torch
-from helpers import ROOT
+from helpers import HAS_CUDA, ROOT
 
 import check
 from judge import guard
@@ -98,14 +98,21 @@ def program():
 
 
 class Fork(subprocess.Popen):
-    """check.py, as the judge and as its children, in forks of this process: none of 19 has to import torch."""
+    """check.py, as the judge and as its children, in forks of this process: none of 19 has to import torch.
+
+    Where torch sees a GPU they are ordinary processes. There a backward pass starts threads of autograd, and torch refuses to compute
+    gradients in a fork of a process that has them. So it depended on the tests before this one in the same process whether a test held.
+    """
 
     def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
+        def close(fds):
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
         def run():
             gc.freeze()  # garbage of the tests would close descriptors by their numbers, which are others' here
-            for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed}:
-                with contextlib.suppress(OSError):
-                    os.close(fd)  # that by which an exec tells of itself, too
+            close({*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed})  # also that by which an exec tells of itself
             guard.set_dumpable(True)  # as after an exec
             signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores them
             torch.set_num_threads(1)  # others have not been forked
@@ -121,7 +128,13 @@ class Fork(subprocess.Popen):
             finally:
                 os._exit(status)
 
-        mine = {"preexec_fn": run, "restore_signals": False} if args[1] == check.__file__ else {}  # SIGPIPE stays as Python has it
+        if args[1] != check.__file__:
+            mine = {}
+        elif HAS_CUDA:
+            environment = os.environ | ({"PYTHONIOENCODING": encoding} if encoding else {})
+            mine = {"preexec_fn": functools.partial(close, closed), "env": environment}
+        else:
+            mine = {"preexec_fn": run, "restore_signals": False}  # SIGPIPE stays as Python has it
         super().__init__(args, pass_fds=pass_fds, **mine, **others)
 
 

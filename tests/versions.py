@@ -35,10 +35,15 @@ def packages(*patterns):
 
 
 def cuda_headers():
-    """The include folders of pip's CUDA packages, or of the toolkit whose nvcc is found."""
-    found = packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include")
-    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
-    return found or [str(toolkit)] * toolkit.exists()
+    """The include folders of pip's CUDA packages, or of the toolkit, whichever has all headers that cuda_runtime_api.h includes.
+
+    A CUDA build of torch brings cuda_runtime_api.h with it, but not the folder crt, which is a part of nvcc.
+    """
+    toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+    for found in (packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include", "cuda_crt/include"), [toolkit]):
+        if any(os.path.exists(os.path.join(folder, "crt", "host_defines.h")) for folder in found):
+            return found
+    return []
 
 
 def binding(*options):
