@@ -71,7 +71,7 @@ warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")
 import torch  # noqa: E402
 
 from judge.measures import PROBLEMS as PRODUCTS  # noqa: E402
-from judge.measures import Moment, duration, first_difference, spread, undisturbed  # noqa: E402
+from judge.measures import Moment, duration, fingerprint, first_difference, spread, undisturbed  # noqa: E402
 from judge.modules import constants, draw, seed_all, with_constants  # noqa: E402
 from judge.players import PLAYERS  # noqa: E402
 from judge.problems import MODES, PROBLEMS, CannotRun, name_of, room, setting  # noqa: E402
@@ -86,6 +86,12 @@ class Wrong(Exception):
 
 
 # ==== 1. Memory that the judge shares with its children ====
+
+
+def is_scarce(device):
+    """Returns whether less than a quarter of a GPU's memory is free. Some problems have inputs of 8 GB."""
+    free, total = torch.cuda.mem_get_info(device)
+    return free < total / 4
 
 
 class GpuMemory:
@@ -135,6 +141,16 @@ class GpuMemory:
     def close(self):
         while self.opened:
             self.call("cuIpcCloseMemHandle", ctypes.c_uint64(self.opened.popitem()[1]))
+
+    def release(self):
+        """Gives back what this process can open or allocate again, if memory is scarce.
+
+        Memory that its owner frees remains allocated while another process has it open.
+        """
+        if is_scarce(self.device):
+            torch.cuda.synchronize(self.device)
+            self.close()
+            torch.cuda.empty_cache()
 
 
 class Slab:
@@ -298,6 +314,11 @@ class Child:
         if len(self.in_slab) > 64:
             self.in_slab.clear()
 
+    def release(self):
+        """Gives back what torch's allocator keeps, if memory is scarce. The judge or the other child can need it."""
+        if self.cuda and is_scarce(self.device):
+            torch.cuda.empty_cache()
+
     def locate(self, X):
         """Returns where the judge finds a tensor in this process: its place, its offset and its strides."""
         if not X.numel():
@@ -385,7 +406,9 @@ class Child:
         return {"skeleton": skeleton, "tensors": self.send(tensors)}
 
     def study(self):
-        return self.player.study()
+        told = self.player.study()
+        self.release()
+        return told
 
     def settled(self):
         """Returns the settings that the last request left changed."""
@@ -404,6 +427,7 @@ class Child:
         changed = self.settled()["changed"]
         self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
         self.forget(calls)
+        self.release()
         self.player.prepare(calls, self.operand, timed, training, inference)
         self.operands = self.player.operands
         for call, operands in zip(calls, self.operands, strict=True):
@@ -418,7 +442,8 @@ class Child:
             sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
             largest = max(sizes, default=0)
             # The solution may allocate workspaces and small tensors, so blocks of these sizes are filled as well.
-            sizes += [largest * 9 // 8, 2 * largest, *[1 << p for p in range(9, 21)] * 2]
+            sizes += [largest * 9 // 8, *[1 << p for p in range(9, 21)] * 2]
+            sizes += [] if is_scarce(self.device) else [2 * largest]
             blocks = [filled((size,)) for size in sizes]
             for segment in torch.cuda.memory_snapshot():
                 blocks += [filled((b["size"],)) for b in segment["blocks"] if b["state"] == "inactive"]
@@ -468,6 +493,7 @@ class Child:
 
     def inspect(self):
         """Returns what is wrong with the results of each call. The judge has already read the results."""
+        self.release()
         return {"calls": [self.tell(number, answer) for number, answer in enumerate(self.answers)]}
 
     def times(self):
@@ -629,6 +655,8 @@ class Contender(contextlib.ExitStack):
         """
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do not in ("start", "expose")
+        if self.gpu and do != "calls":  # a clock runs during "calls"
+            self.gpu.release()
         self.process.resume()
         try:
             self.channel.settimeout(limit)
@@ -785,6 +813,7 @@ class Contender(contextlib.ExitStack):
 # ==== 4. The judgement: values ====
 
 EXAMPLES = 3  # the most failing calls that the table prints for one kind of input
+MOST_KEPT = 1 << 28  # of a result with more bytes, a fingerprint is kept until the call is repeated
 ALL_MISSING = 20  # judging stops after this many calls if all of them fail because the machine lacks something
 
 
@@ -1181,12 +1210,13 @@ class Judgement:
 
     def other_bits(self, call, results):
         """Returns what is wrong if an earlier call with the same inputs had other results."""
-        first = self.first_results.setdefault(call, results)
-        self.made_twice += first is not results
+        kept = {name: fingerprint(X) if X.nbytes > MOST_KEPT else X for name, X in results.items()}
+        first = self.first_results.setdefault(call, kept)
+        self.made_twice += first is not kept
         wrong = None
-        for name, X in results.items():
+        for name, X in kept.items():
             if at := first_difference(X, first[name]):
-                told = f"two calls with the same inputs differ at {name}{at}"
+                told = f"two calls with the same inputs differ at {name}{at if X is results[name] else ''}"
                 wrong = wrong or self.run.problem.other_bits(told)
         return wrong
 

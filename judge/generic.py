@@ -44,8 +44,9 @@ class Changes:
         return torch.rand(shape, generator=self.stream, device=self.device)
 
     def whole(self, X, least, most):
-        """Returns random whole numbers from `least` to `most` in the shape of X."""
-        return torch.randint(least, most + 1, X.shape, generator=self.stream, device=self.device)
+        """Returns random whole numbers from `least` to `most` in the shape of X, in 8 bits to save memory."""
+        made = torch.empty(X.shape, dtype=torch.int8, device=self.device)
+        return made.random_(least, most + 1, generator=self.stream)
 
     def one_of(self, X):
         """Returns the flat index of a random element that is not zero, if X has one."""
@@ -146,6 +147,11 @@ def real(X):
     return torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
 
 
+def magnitudes(X):
+    """Returns |X|, and 0 for what is not finite."""
+    return torch.where(X.isfinite(), X, 0).abs()
+
+
 def worst(errors):
     """Returns the largest error and its flat index."""
     at = int(errors.argmax())
@@ -171,12 +177,13 @@ class Truth:
         if self.is_exact:
             self.least = 0.0
             return
-        finite = self.high.isfinite()
-        self.high = torch.where(finite, self.high, self.reference.to(self.high.dtype))
         self.least, self.scale = tolerance_of(reference.dtype), 1.0
         if ordinary and self.high.numel():
-            largest = float(torch.where(finite, self.high, 0).abs().max())
+            largest = max(float(magnitudes(self.high[part]).max()) for part in self.chunks())
             self.scale = min(max(largest, 0.1 if reference.dtype.itemsize == 2 else 0.01), 1.0)
+        # The comparison takes no memory of the result's size in the usual case.
+        if not all(bool(self.high[part].isfinite().all()) for part in self.chunks()):
+            self.high = torch.where(self.high.isfinite(), self.high, self.reference.to(self.high.dtype))
 
     def errors(self, part, found, low=None, most=None):
         """Returns the errors of `found`, the slice `part` of the flat result.

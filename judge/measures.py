@@ -558,6 +558,19 @@ def first_difference(X, Y):
         return f"{located(X, at)} and {float(Y[at]):.9g}"
 
 
+def fingerprint(X, chunk=1 << 24):
+    """Returns one integer for the bits of each `chunk` elements. It differs if one element of the chunk differs.
+
+    Each element has a random odd factor, so that several differing elements leave it the same by chance alone.
+    """
+    bits = X.detach().contiguous().view(getattr(torch, f"int{8 * X.element_size()}")).flatten()
+    stream = torch.Generator(X.device).manual_seed(1)
+    size = (min(chunk, bits.numel()),)
+    factors = 1 | torch.randint(-(2**63), 2**63 - 1, size, generator=stream, device=X.device)
+    sums = [(part.long() * factors[: len(part)]).sum() for part in bits.split(chunk)]
+    return torch.stack(sums)
+
+
 # ==== 5. Times ====
 
 

@@ -130,6 +130,35 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
             pytest.fail(f"seed {seed}: {'; '.join(filter(None, wrong))}:\n{out}{err}", pytrace=False)
 
 
+def test_large_results_are_compared_by_their_fingerprints(quick, capsys, monkeypatch):
+    monkeypatch.setattr(check, "MOST_KEPT", 0)
+    name = "other_bits_of_small_matrices"
+    status, out, _ = judge(capsys, helpers.ROOT / f"tests/cheats/{name}.py", "--no-timing", "--forward-only", "--seed", "1")
+    assert status == 1 and "two calls with the same inputs differ at C" in out and "differ at C[" not in out, out
+    status, out, err = judge(capsys, helpers.ROOT / "tests/cheats/honest_plain.py", "--no-timing", "--forward-only", "--seed", "1")
+    assert status == 0, out + err
+
+
+@pytest.mark.parametrize("free,released", [(30, False), (10, True)])
+def test_memory_is_given_back_where_it_is_scarce(free, released, monkeypatch):
+    """On a GPU of 100 bytes, of which some are free."""
+    done = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("waits"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("empties"))
+    gpu, child = object.__new__(check.GpuMemory), check.Child()
+    gpu.device, gpu.opened = torch.device("cuda", 0), {"a handle": 4096}
+    gpu.call = lambda name, address: done.append((name, address.value))
+    gpu.release()
+    assert done == (["waits", ("cuIpcCloseMemHandle", 4096), "empties"] if released else [])
+    assert gpu.opened == ({} if released else {"a handle": 4096})
+    done.clear()
+    child.device = gpu.device
+    for child.cuda in (False, True):
+        child.release()
+    assert done == ["empties"] * released
+
+
 @pytest.mark.parametrize("size", ["1", "96"])
 @pytest.mark.parametrize("problem", measures.PROBLEMS)
 def test_each_kind_of_gradient_has_its_turn(problem, size):

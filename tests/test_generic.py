@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from judge import generic, modules, values
+from judge import generic, measures, modules, values
 
 CPU = torch.device("cpu")
 
@@ -305,3 +305,19 @@ def test_perturbed_inputs_lie_to_both_sides():
         off = (up - x.double()).abs() / (x.double().max() if absolute else x.double())
         off /= torch.finfo(torch.float32).eps
         assert float(off.min()) > 7.9 and float(off.max()) < 16.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bool, torch.int64, torch.complex64])
+def test_a_fingerprint_differs_where_one_element_does(dtype):
+    x = torch.arange(30).view(5, 6).to(dtype)
+    other = x.clone()
+    other[3, 2] = 0  # the element 20, in the third chunk of eight
+    before, after = (measures.fingerprint(each, chunk=8) for each in (x, other))
+    assert (before != after).nonzero().flatten().tolist() == [2]
+    assert torch.equal(before, measures.fingerprint(x.mT.clone().mT, chunk=8))
+    assert not torch.equal(measures.fingerprint(torch.zeros(3)), measures.fingerprint(-torch.zeros(3)))
+
+
+def test_whole_numbers_have_the_whole_range():
+    drawn = generic.Changes(3, CPU).whole(torch.empty(1000), -8, 8)
+    assert drawn.unique().tolist() == [*range(-8, 9)]
