@@ -521,10 +521,8 @@ class Child:
             kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in named.items()]
         elif outline != call["outline"]:
             return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
-        owners, aliases = list(operands), []
-        if self.is_reference:
-            # The reference may return tensors that its module keeps. The judge must not overwrite these tensors.
-            owners += self.player.state().values()
+        # The reference may return an input, or a tensor that its module keeps. The judge must not overwrite these.
+        owners, aliases = [*operands, *self.player.kept()], []
         for name, dtype, shape in kinds:
             X = named.get(name)
             if type(X) is not torch.Tensor:
@@ -537,7 +535,7 @@ class Child:
             if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in owners):
                 aliases.append(name)
                 if not self.is_reference and name not in call["aliases"]:
-                    return {"wrong": f"{name} shares memory with an input"}
+                    return {"wrong": f"{name} shares memory with an input or with a tensor that the module keeps"}
         return {"kinds": kinds, "outline": outline, "aliases": aliases}
 
 

@@ -11,6 +11,7 @@ A player constructs the module, calls it, and splits its results into tensors. A
     parts(number, answer)
                       Returns the outline of an answer and its tensors by name. Each may be None.
     state()           Returns the tensors of the module's state_dict by name, or an empty dict.
+    kept()            Returns the tensors that the module keeps and the player restores. A result may not lie in them.
     settle()          Resets what the player itself has set, before settings are compared.
     has_gradients     Tells whether the last call leaves gradients enabled.
     seeds_itself      Tells whether the player seeds the calls.
@@ -72,6 +73,9 @@ class ProductPlayer:
 
     def state(self):
         return {}
+
+    def kept(self):
+        return []
 
     def prepare(self, calls, operand, timed, training, inference):
         self.calls, self.timed, self.inference, self.operands = calls, timed, inference, []
@@ -158,6 +162,9 @@ class AnyPlayer:
 
     def state(self):
         return state_of(self.runner.model)
+
+    def kept(self):
+        return [tensor for _, _, _, tensor, _ in self.runner.before.kept]
 
     def prepare(self, calls, operand, timed, training, inference):
         self.calls, self.timed = calls, timed

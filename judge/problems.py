@@ -63,7 +63,7 @@ class Call:
 
     expected    The name, dtype and shape of each result. It is None until the reference's answer is known.
     outline     The structure of the result. It is None if the result is a single tensor.
-    aliases     The names of the results that may lie in the memory of an input.
+    aliases     The names of the results that may lie in the memory of an input, or of a tensor that the module keeps.
     is_optional Tells whether the reference may fail to answer this call.
     """
 

@@ -174,6 +174,21 @@ def test_a_constant_result_of_constant_inputs_is_convicted(capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("keep", ["self.kept = made", "self.register_buffer('kept', made)"], ids=["attribute", "buffer"])
+def test_a_result_is_no_tensor_that_the_module_keeps(keep, capsys, tmp_path):
+    """What the caller writes into the result of one call would be in the result of the next one."""
+    zeros = PLAIN.replace("torch.tanh(x)", "x - x")
+    solution = "class ModelNew(Model):\n    def __init__(self):\n        super().__init__()\n"
+    solution += f"        made = torch.zeros(6, 50)\n        {keep}\n\n    def forward(self, x):\n        return self.kept\n"
+    status, out, err = run(capsys, tmp_path, zeros, solution)
+    assert status == 1 and "shares memory with an input or with a tensor that the module keeps" in out.splitlines()[-1], out + err
+    assert run(capsys, tmp_path, zeros, solution.replace("self.kept\n", "self.kept.clone()\n"))[0] == 0
+    own = f"import torch\n\n{solution.replace('ModelNew(Model)', 'Model(torch.nn.Module)')}\n{PLAIN[PLAIN.index('def get_inputs') :]}"
+    status, out, err = run(capsys, tmp_path, own.replace("batch_size", "6"), SAME)  # a solution may, where the reference does
+    assert status == 0, out + err
+
+
+@pytest.mark.usefixtures("few")
 def test_other_constants(capsys, tmp_path):
     solution = "class ModelNew(Model):\n    def forward(self, x):\n        assert x.shape == (3, 50)\n        return super().forward(x)\n"
     assert run(capsys, tmp_path, PLAIN, solution)[0] == 1
