@@ -4107,13 +4107,12 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 """
 
 _CUDA_FIXUP_LAUNCH = r"""
-// kByK: elements of X that differ in k alone are neighbours in memory.
-template <bool kByK>
-static void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
-  std::visit([&](auto y_k_major) {
-    launch_tiles<fixup_kernel<kByK, y_k_major>, MmaMemory<float>>(args.p, kMmaBlockK<float>,
-                                                                  mma_ctas_per_sm<float>(900), gpu, args);
-  }, constant(args.p.y_row == 1));
+// The fallback reads any strides. It copies single elements where 16 bytes cannot be copied at once.
+void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
+  std::visit([&](auto x_k_major, auto y_k_major) {
+    launch_tiles<fixup_kernel<x_k_major, y_k_major>, MmaMemory<float>>(args.p, kMmaBlockK<float>,
+                                                                       mma_ctas_per_sm<float>(900), gpu, args);
+  }, constant(args.p.x_col == 1), constant(args.p.y_row == 1));
 }
 """
 
@@ -4345,10 +4344,10 @@ struct Workspace {
 
 // ---- fp16x3, launching: all kernels of a product, or of two.
 
-// The instances of launch_fp16x3_product, launch_fp16x3_gradients and launch_fixup. They stand in other parts of the
-// source: see _CUDA_PARTS.
+// These functions stand in other parts of the source, as instances of launch_fp16x3_product and
+// launch_fp16x3_gradients: see _CUDA_PARTS. So does launch_fixup.
 using PackedLauncher = void(const Fp16x3Product& args, const Gpu& gpu);
-PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup_x_by_k, launch_fixup_x_by_line;
+PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup;
 using GradientsLauncher = void(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu);
 GradientsLauncher launch_gradients_tf32, launch_gradients_float32;
 
@@ -4368,11 +4367,7 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
     (p.allow_tf32 ? launch_gradients_tf32 : launch_gradients_float32)(first, second, gpu);
   else
     (p.allow_tf32 ? launch_product_tf32 : launch_product_float32)(first, gpu);
-  // The fallback reads any strides. It copies single elements where 16 bytes cannot be copied at once.
-  for (int u = 0; u < workspace.products; ++u) {
-    const Fp16x3Product& args = workspace.product[u];
-    (args.p.x_col == 1 ? launch_fixup_x_by_k : launch_fixup_x_by_line)(args, gpu);
-  }
+  for (int u = 0; u < workspace.products; ++u) launch_fixup(workspace.product[u], gpu);
 }
 // [end fp16x3 launches]
 
@@ -4762,7 +4757,6 @@ _CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKIN
 _CUDA_SECTIONS += [_CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR]
 _CUDA_SECTIONS += [_CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
 _FP16X3_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
-_FIXUP_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]
 
 
 def _instance(launcher, instance, parameters="const Product& p", arguments="p"):
@@ -4792,14 +4786,7 @@ _CUDA_PARTS = [
     (3.7, [*_FP16X3_SECTIONS, _gradients_instance("launch_gradients_float32", "false")]),
     (3.6, [*_FP16X3_SECTIONS, _packed_instance("launch_product_tf32", "launch_fp16x3_product<true>")]),
     (3.1, [*_FP16X3_SECTIONS, _gradients_instance("launch_gradients_tf32", "true")]),
-    (
-        5.5,
-        [
-            *_FIXUP_SECTIONS,
-            _packed_instance("launch_fixup_x_by_k", "launch_fixup<true>"),
-            _packed_instance("launch_fixup_x_by_line", "launch_fixup<false>"),
-        ],
-    ),
+    (5.5, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH]),
     (6.2, [_CUDA_TILE_LAUNCH, _CUDA_INVERSE]),
     (
         6.2,

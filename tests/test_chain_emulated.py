@@ -173,7 +173,7 @@ def run(model, tmp_path_factory):
     source += [emulation.hopper_skeleton(model), emulation.on_host(model._CUDA_PACKING + model._CUDA_PACKING_KERNEL)]
     source += [model._CUDA_FP16X3, model._CUDA_FP16X3_TILES_LAUNCH]
     source += [emulation.on_host(section) for section in (model._CUDA_FIXUP, model._CUDA_MIRROR)]
-    source += [model._CUDA_FIXUP_LAUNCH, *emulation.instances(model, "launch_product_", "launch_gradients_", "launch_fixup_")]
+    source += [model._CUDA_FIXUP_LAUNCH, *emulation.instances(model, "launch_product_", "launch_gradients_")]
     source += [marked("fp16x3 launches"), marked("launch of gradients")]
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("chain"), "chain", parts)
