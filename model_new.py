@@ -3087,6 +3087,21 @@ struct SixteenBitPolicy {
 
 // ---- 16-bit: launching.
 
+// Launches the kernel for tiles of one width.
+template <typename T, bool kWide>
+static void launch_sixteen_bit_tiles(const SixteenBitProduct& args, const Gpu& gpu) {
+  const Product& p = args.p;
+  std::visit([&](auto major_x, auto major_y, auto stored_twice) {
+    using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, kWide, stored_twice>;
+    const int ctas = Policy::kCtas * args.tiles.splits;   // CTAs of a cluster
+    constexpr auto kBytes = sizeof(SharedMemory<Policy>);
+    launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
+                                        args, NoSecondProduct::Product());
+  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(is_stored_twice(p)));
+}
+"""
+
+_CUDA_SIXTEEN_BIT_LAUNCH = r"""
 // Makes the tensor map of an operand. A box is 64 elements by rows_of_box rows, in the 128-byte swizzle. The third
 // dimension advances by batch_unit elements; `steps` gets the strides of the batch in that unit.
 static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines,
@@ -3114,33 +3129,19 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   return map;
 }
 
-// Launches the kernel for tiles of one width.
-template <typename T, bool kWide>
-static void launch_sixteen_bit_tiles(const SixteenBitProduct& args, const Gpu& gpu) {
-  const Product& p = args.p;
-  std::visit([&](auto major_x, auto major_y, auto stored_twice) {
-    using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, kWide, stored_twice>;
-    const int ctas = Policy::kCtas * args.tiles.splits;   // CTAs of a cluster
-    constexpr auto kBytes = sizeof(SharedMemory<Policy>);
-    launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
-                                        args, NoSecondProduct::Product());
-  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(is_stored_twice(p)));
-}
-
 // The instances of launch_sixteen_bit_tiles. They stand in several parts of the source: see _CUDA_PARTS.
 using SixteenBitLauncher = void(const SixteenBitProduct& args, const Gpu& gpu);
 SixteenBitLauncher launch_narrow_float16, launch_wide_float16, launch_narrow_bfloat16, launch_wide_bfloat16;
 
 // Launches the 16-bit kernel. The tail tiles, if there are any, are launched first, as a batch of products.
-template <typename T>
-static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
+void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   SixteenBitProduct args = {};
   args.p = p;
   args.tiles = choose_sixteen_bit_tiles(p, gpu);
   if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
   // CTAs that share k wait only for phase 0 of sums_written, so their cluster must not get a second tile
   if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
-  if (args.tiles.tail_tiles) launch_sixteen_bit<T>(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
+  if (args.tiles.tail_tiles) launch_sixteen_bit(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
   // The workspace: TileQueue's word, then NonFinite's words: one per box of a product with masks, and the last one
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
   auto* words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
@@ -3153,7 +3154,7 @@ static void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.y = encode_map(p.y, p.y_col, p.y_row, p.n, args.tiles.column_split_tiles ? kBlock : x_box, p, p.y_batch,
                       args.y_batch);
   const bool wide = args.tiles.order.edge == 4;
-  if (std::is_same_v<T, __half>)
+  if (p.type == kFloat16)
     (wide ? launch_wide_float16 : launch_narrow_float16)(args, gpu);
   else
     (wide ? launch_wide_bfloat16 : launch_narrow_bfloat16)(args, gpu);
@@ -4375,16 +4376,15 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
 
 // These functions are defined in other parts of the source: see _CUDA_PARTS.
 using Launcher = void(const Product& p, const Gpu& gpu);
-Launcher launch_exact, launch_split_tf32, launch_float16, launch_bfloat16;
+Launcher launch_exact, launch_split_tf32, launch_sixteen_bit;
 Launcher launch_mma_float32, launch_mma_float64, launch_mma_float16, launch_mma_bfloat16;
 
 // Launches a product, and `mirror` if the kernel stores only the lower half of a symmetric C.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   // In the order of ElementType
   Launcher* const mma[] = {launch_mma_float32, launch_mma_float64, launch_mma_float16, launch_mma_bfloat16};
-  Launcher* const sixteen_bit = p.type == kFloat16 ? launch_float16 : launch_bfloat16;
   // In the order of Kernel
-  Launcher* const launchers[] = {launch_exact, launch_split_tf32, sixteen_bit, mma[p.type]};
+  Launcher* const launchers[] = {launch_exact, launch_split_tf32, launch_sixteen_bit, mma[p.type]};
   kernel == kFp16x3Kernel ? launch_fp16x3(p, gpu) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kFp16x3Kernel || (kernel == kSixteenBitKernel && !is_stored_twice(p)))) {
     const Launch launch(triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
@@ -4753,9 +4753,9 @@ _PATH = _PATHS[_wanted]
 # The sections in the order in which the compilers read them. A section that no part names belongs to every part.
 _CUDA_SECTIONS = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH, _CUDA_COPIER]
 _CUDA_SECTIONS += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_TILE_LAUNCH, _CUDA_MMA_LAUNCH]
-_CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL]
-_CUDA_SECTIONS += [_CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH, _CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR]
-_CUDA_SECTIONS += [_CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
+_CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_SIXTEEN_BIT_LAUNCH]
+_CUDA_SECTIONS += [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
+_CUDA_SECTIONS += [_CUDA_FIXUP, _CUDA_FIXUP_LAUNCH, _CUDA_MIRROR, _CUDA_INVERSE, _CUDA_FP16X3_LAUNCH]
 _FP16X3_SECTIONS = [_CUDA_PACKED, _CUDA_PACKING, _CUDA_FP16X3, _CUDA_FP16X3_TILES_LAUNCH]
 
 
@@ -4798,21 +4798,9 @@ _CUDA_PARTS = [
     ),
     (4.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_float16", "launch_mma<__half>")]),
     (4.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_bfloat16", "launch_mma<__nv_bfloat16>")]),
-    (
-        7.4,
-        [
-            _instance("launch_float16", "launch_sixteen_bit<__half>"),
-            _sixteen_bit_instance("launch_narrow_float16", "__half, false"),
-        ],
-    ),
+    (7.4, [_CUDA_SIXTEEN_BIT_LAUNCH, _sixteen_bit_instance("launch_narrow_float16", "__half, false")]),
     (7.5, [_sixteen_bit_instance("launch_wide_float16", "__half, true")]),
-    (
-        7.0,
-        [
-            _instance("launch_bfloat16", "launch_sixteen_bit<__nv_bfloat16>"),
-            _sixteen_bit_instance("launch_narrow_bfloat16", "__nv_bfloat16, false"),
-        ],
-    ),
+    (7.0, [_sixteen_bit_instance("launch_narrow_bfloat16", "__nv_bfloat16, false")]),
     (7.6, [_sixteen_bit_instance("launch_wide_bfloat16", "__nv_bfloat16, true")]),
 ]
 

@@ -73,7 +73,8 @@ template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](Product& p) {
     infinite = std::atoi(arguments[12]) % 10 >= 4;
-    launch_sixteen_bit<T>(p, {std::atoi(arguments[14]), 9, nullptr, allocate});
+    p.type = std::is_same_v<T, __half> ? kFloat16 : kBFloat16;
+    launch_sixteen_bit(p, {std::atoi(arguments[14]), 9, nullptr, allocate});
     if (is_stored_twice(p)) p.symmetric = 0;   // so that nothing is mirrored
   });
 }
@@ -88,7 +89,7 @@ int main(int, char** arguments) {
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong, and returns its description of the plan."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
-    source += [emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT]
+    source += [emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT, model._CUDA_SIXTEEN_BIT_LAUNCH]
     source += emulation.instances(model, "launch_narrow_", "launch_wide_")
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
