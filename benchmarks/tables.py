@@ -15,6 +15,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -300,6 +301,21 @@ def parts():
     return markdown(["part", "lines"], [*zip(heads.values(), counts, strict=True), ["all", f"{len(lines):,}"]])
 
 
+def count_tokens(code):
+    """The number of words, numbers and signs in C++ without its comments. What a string contains counts as well."""
+    without_comments = re.sub(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or " ", code, flags=re.DOTALL)
+    return len(re.findall(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", without_comments))
+
+
+def tokens():
+    """A sentence with the number of tokens in model_new.py's CUDA strings and in its binding."""
+    source = (ROOT / "model_new.py").read_text(encoding="utf-8")
+    counts = Counter()
+    for language, code in re.findall(r'^_(CUDA|CPP)_\w+ = r"""(.*?)"""', source, re.MULTILINE | re.DOTALL):
+        counts[language] += count_tokens(code)
+    return f"The CUDA text without comments has {counts['CUDA']:,} words, numbers and signs, and the binding has {counts['CPP']:,}."
+
+
 def sizes_of_peers(rows):
     """The float32 rows from N = 512 to 8192; if there are none, all float32 rows."""
     rows = [row for row in rows if row["dtype"] == "float32"]
@@ -367,6 +383,7 @@ SENTENCES = {  # name -> records, renderer of their rows
     "short-calls": (("check", "backward", "host"), short_calls),
     "proof": (("check",), proof),
     "parts": ((), parts),
+    "tokens": ((), tokens),
     "wanted": (("wanted", "forward", "backward", "batch", "problems", "family", "cpu", "mma"), wanted),
     "slower": (("forward", "problems", "backward", "batch", "family", "cpu"), slower),
     "slowest": (("forward", "problems", "backward", "batch", "family", "cpu"), slowest),

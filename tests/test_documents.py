@@ -40,6 +40,11 @@ def test_each_table_stands_once(tables):
     assert {path.relative_to(results).with_suffix("").as_posix() for path in results.glob("*/*.json")} <= {*of_others}
 
 
+def test_tokens_are_counted_without_comments(tables):
+    code = 'a += 1.5f; // b\n/* c\nd */ f("x // y\\"") - 0x1p-3f'
+    assert tables.count_tokens(code) == len("a + = 1.5f ; f ( \" x / / y \\ \" \" ) - 0x1p - 3f".split())
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
