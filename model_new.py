@@ -5037,9 +5037,13 @@ def _start_nvcc(room, nvcc, flags, jobs):
 
 
 def _end(process):
-    """Ends a process that leads a session, and all processes that it has started."""
-    with contextlib.suppress(ProcessLookupError):
+    """Ends a process that leads a session, and all processes that it has started.
+
+    A sandbox may let no process lead a session, or refuse signals to one. Then the process alone is ended.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
+    process.terminate()
     process.wait()
 
 

@@ -98,7 +98,11 @@ def filter_program(own, beyond):
     refuse, missing = ((RETURN, 0, 0, SECCOMP_RET_ERRNO | error) for error in (errno.EPERM, errno.ENOSYS))
     in_vain = (RETURN, 0, 0, SECCOMP_RET_ERRNO)  # the call does nothing and reports success
     number, architecture, first, second, third = ((LOAD, 0, 0, offset) for offset in (0, 4, 16, 24, 32))
-    descendant = [(IS_AT_LEAST, 0, 1, beyond), refuse, (IS_AT_LEAST, 0, 1, own), allow, refuse]
+    # A negative number names a group of processes. No descendant leads one, since setsid and setpgid do nothing. The
+    # answer is that there is no such group, as for a group whose processes have ended.
+    no_group = (RETURN, 0, 0, SECCOMP_RET_ERRNO | errno.ESRCH)
+    descendant = [(IS_AT_LEAST, 0, 1, 1 << 31), no_group, (IS_AT_LEAST, 0, 1, beyond), refuse]
+    descendant += [(IS_AT_LEAST, 0, 1, own), allow, refuse]
     # The caller is 0 or its own id. The ids of its descendants are not known yet.
     caller = [(IS_EQUAL, 1, 0, 0), (IS_EQUAL, 0, 1, own), allow]
 

@@ -485,6 +485,18 @@ def test_a_build_whose_python_is_gone_says_nothing(tmp_path):
         assert done.returncode == 9 and "still building" not in said.read()
 
 
+def test_a_sandbox_without_groups_lets_a_build_end(model, monkeypatch):
+    """The judge answers so. A build on a GPU raised PermissionError there, and the file was convicted."""
+
+    def refuse(group, number):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    model._end(process)
+    assert process.returncode == -signal.SIGTERM
+
+
 @pytest.mark.parametrize(("jobs", "seconds"), [("2", "65"), ("16", "15"), ("64", "15")])
 def test_the_estimate_depends_on_the_number_of_cores(asked, monkeypatch, tmp_path, capfd, jobs, seconds):
     monkeypatch.setenv("MAX_JOBS", jobs)

@@ -42,7 +42,7 @@ def test_each_table_stands_once(tables):
 
 def test_tokens_are_counted_without_comments(tables):
     code = 'a += 1.5f; // b\n/* c\nd */ f("x // y\\"") - 0x1p-3f'
-    assert tables.count_tokens(code) == len("a + = 1.5f ; f ( \" x / / y \\ \" \" ) - 0x1p - 3f".split())
+    assert tables.count_tokens(code) == 20
 
 
 def test_the_readme_is_short():
