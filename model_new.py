@@ -2722,8 +2722,8 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   auto write = [&](int row, int col, bool by_rows) {
     // To shared memory, in the 128-byte swizzle
     const uint32_t base = shared_address(box);
-    const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
-    const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    const uint32_t by_row = base + swizzled(warp * 16 + lane % 16, lane / 16 * 8);
+    const uint32_t by_col = base + swizzled(lane / 16 * 8 + lane % 8, warp * 16 + lane / 8 % 2 * 8);
     if (by_rows) {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
     } else {
