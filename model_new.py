@@ -3606,24 +3606,14 @@ DEVICE void write_totals(const Product& p, int batch, int row, int col, const fl
     UNROLL for (int h = 0; h < 2; ++h)
       UNROLL for (int g = 0; g < 16; ++g)
         __stcs(reinterpret_cast<float2*>(pointer + 8 * h * p.c_row + 8 * g), make_float2(sum(h, g, 0), sum(h, g, 1)));
-  } else if (inside && p.c_row == 1) {
-    UNROLL for (int g = 0; g < 32; ++g) {   // one column at a time, with two of its rows
-      __stcs(pointer, sum(0, g / 2, g % 2));
-      __stcs(pointer + 8, sum(1, g / 2, g % 2));
-      pointer = next_address(pointer, (g % 2 ? 7 : 1) * p.c_col);
-    }
   } else {
-    UNROLL for (int h = 0; h < 2; ++h) {
-      const int m = row0 + 8 * h, cols = p.c_lower ? m + 1 : p.n;   // columns from `cols` on are zero
-      float* element = next_address(pointer, 8 * h * p.c_row);
-      if (m >= p.m) break;
-      UNROLL for (int g = 0; g < 32; ++g) {
-        // Otherwise the compiler evaluates all conditions beforehand, in registers that the sums need
-        if (g % 8 == 0) make_opaque(col0);
-        const int n = col0 + g / 2 * 8 + g % 2;
-        if (n < p.n) __stcs(element, n < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
-        element = next_address(element, (g % 2 ? 7 : 1) * p.c_col);
-      }
+    UNROLL for (int g = 0; g < 32; ++g) {   // one column at a time, with two of its rows
+      // Otherwise the compiler evaluates all conditions beforehand, in registers that the sums need
+      if (g % 8 == 0) make_opaque(col0);
+      const int n = col0 + g / 2 * 8 + g % 2;
+      if (row0 < p.m && n < p.n) __stcs(pointer, sum(0, g / 2, g % 2));
+      if (row0 + 8 < p.m && n < p.n) __stcs(pointer + 8 * p.c_row, sum(1, g / 2, g % 2));
+      pointer = next_address(pointer, (g % 2 ? 7 : 1) * p.c_col);
     }
   }
 }
