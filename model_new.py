@@ -4114,43 +4114,25 @@ void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
-// Copies the elements of a block that are below C's diagonal to the opposite side of it, kNear neighbours at once. If
-// kNear exceeds 1, all elements of the block must be below the diagonal.
-template <int kNear, typename Word, int kPitch>
-DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
-  using Vector = AlignedArray<Word, kNear>;
-  // Vectors per row of the block, and vectors per thread
-  constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;
-  auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
-  auto first_col = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
-  auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
-  auto element = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
-  Vector loaded[kCount] = {};   // all loads start before the first value is stored
-  UNROLL for (int u = 0; u < kCount; ++u)
-    if (is_below(line(u), first_col(u))) loaded[u] = element(row + line(u), col + first_col(u));
-  UNROLL for (int u = 0; u < kCount; ++u)
-    UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][first_col(u) + e] = loaded[u].v[e];
-  __syncthreads();
-  UNROLL for (int u = 0; u < kCount; ++u) {
-    UNROLL for (int e = 0; e < kNear; ++e) loaded[u].v[e] = block[first_col(u) + e][line(u)];
-    if (is_below(first_col(u), line(u))) element(col + line(u), row + first_col(u)) = loaded[u];
-  }
-}
-
 // Mirrors C, with one CTA per block on or below the diagonal. Word is an integer type of the size of an element.
 template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
-  constexpr int kNear = 16 / sizeof(Word);
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
   const int batches = p.batches, number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
   Word* c = c_matrix<Word>(p, blockIdx.x % batches);
+  constexpr int kCount = kBlock * kBlock / kMirrorThreads, kLines = kMirrorThreads / kBlock;
+  const int first_line = threadIdx.x / kBlock, n = threadIdx.x % kBlock;
+  auto is_below = [&](int m, int n) { return row + m < p.m && col + n < row + m; };
+  auto element = [&](int m, int n) -> Word& { return c[m * p.c_row + n * p.c_col]; };
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
-  if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 &&
-      reinterpret_cast<uintptr_t>(c) % 16 == 0)
-    mirror_block<kNear>(p, c, row, col, block);
-  else
-    mirror_block<1>(p, c, row, col, block);
+  Word loaded[kCount] = {};   // all loads start before the first value is stored
+  UNROLL for (int u = 0; u < kCount; ++u)
+    if (const int m = first_line + u * kLines; is_below(m, n)) loaded[u] = element(row + m, col + n);
+  UNROLL for (int u = 0; u < kCount; ++u) block[first_line + u * kLines][n] = loaded[u];
+  __syncthreads();
+  UNROLL for (int u = 0; u < kCount; ++u)
+    if (const int m = first_line + u * kLines; is_below(n, m)) element(col + m, row + n) = block[n][m];
 }
 """
 
