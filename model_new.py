@@ -543,7 +543,7 @@ struct alignas(16) ClusterTile {
   int k_begin, k_end;   // the k-blocks that are summed: [k_begin, k_end)
   int pair_half;        // 1 or 2: a half of a diagonal pair (ClusterTiles::diagonal_pairs); 0: an ordinary tile
   int split, splits;    // the index of this split, and the number of splits; take_split sets both
-  int partial_slot;     // where the partial sums of the tile's first split go; SplitTiles sets it
+  int partial_slot;     // where the partial sums of the tile's first split go; find_split sets it
   IF_DELAY(int tile_seq;)   // the number of the tile among the tiles of its cluster
 
   // Reduces the tile to one of its splits: split `number`, if the tile has `parts` splits.
@@ -558,7 +558,8 @@ struct alignas(16) ClusterTile {
 };
 
 // The tiles of a batch by number, the longest first. The tiles of all products at one position of C have successive
-// numbers.
+// numbers. The 16-bit kernel finds whole tiles or halves of columns, by find_tile. The fp16x3 kernel finds splits of
+// whole tiles, by find_split.
 struct ClusterTiles {
   TileOrder order;
   int batches;
@@ -571,6 +572,10 @@ struct ClusterTiles {
   int splits = 1;           // how many CTAs of a cluster share the k-blocks of a tile
   int clusters;             // how many clusters are launched
   int tail_tiles;           // how many further tiles have no number, because last_on_diagonal computes them
+  int longest;              // the most k-blocks of a split; a longer tile of a product with a triangle is split
+  int num_split_tiles;      // how many tiles of a dense product are split, counted from the first
+  // How many partial sums of tiles one product leaves in memory: one per split, but none for the last split of a tile
+  int partial_slots;
 
   // Returns the tile that has a number, with its k-blocks.
   DEVICE ClusterTile find_tile(uint32_t number) const {
@@ -612,33 +617,23 @@ struct ClusterTiles {
     const int k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + k_index;
     return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
   }
-};
-
-// ---- Schedule: the tiles of the fp16x3 kernel, and their splits.
-
-// ClusterTiles whose numbers stand for splits of tiles. The splits of a tile have successive numbers. So the earlier
-// splits have begun before the last one, which waits for their sums.
-struct SplitTiles {
-  ClusterTiles tiles;
-  int longest;           // the most k-blocks of a split; a longer tile of a product with a triangle is split
-  int num_split_tiles;   // how many tiles of a dense product are split, counted from the first
-  // How many partial sums of tiles one product leaves in memory: one per split, but none for the last split of a tile
-  int partial_slots;
 
   // The tiles of a group have equal lengths and equally many splits. A dense product has two groups: its split tiles,
   // and its other tiles.
-  HOST_DEVICE int groups() const { return tiles.order.masked() ? tiles.order.groups() : 2; }
+  HOST_DEVICE int groups() const { return order.masked() ? order.groups() : 2; }
   HOST_DEVICE int64_t tiles_in_group(int group) const {
-    return tiles.order.masked() ? tiles.order.tiles_in_group(group)
-           : group == 0         ? num_split_tiles
-                                : tiles.order.count() - num_split_tiles;
+    return order.masked() ? order.tiles_in_group(group)
+           : group == 0   ? num_split_tiles
+                          : order.count() - num_split_tiles;
   }
   HOST_DEVICE int splits_in_group(int group) const {
-    return tiles.order.masked() || group == 0 ? ceil_div(tiles.order.length(group), longest) : 1;
+    return order.masked() || group == 0 ? ceil_div(order.length(group), longest) : 1;
   }
 
-  DEVICE ClusterTile find_tile(uint32_t number) const {
-    const uint32_t batches = tiles.batches, batch = number % batches, index_in_product = number / batches;
+  // Returns the split that has a number. The splits of a tile have successive numbers. So the earlier splits have begun
+  // before the last one, which waits for their sums.
+  DEVICE ClusterTile find_split(uint32_t number) const {
+    const uint32_t products = batches, batch = number % products, index_in_product = number / products;
     // first_tile is the first tile of the group; remaining is the number counted from there
     uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;
     for (; (splits = splits_in_group(group)) > 1 && remaining >= (group_tiles = tiles_in_group(group)) * splits;
@@ -647,7 +642,7 @@ struct SplitTiles {
       first_tile += group_tiles;
     }
     const uint32_t index_in_group = remaining / splits;
-    ClusterTile tile = tiles.find_tile((first_tile + index_in_group) * batches + batch);
+    ClusterTile tile = find_tile((first_tile + index_in_group) * products + batch);
     tile.take_split(remaining - index_in_group * splits, splits);
     // The slot is the number of splits before this tile, minus one for each tile before it
     tile.partial_slot = batch * partial_slots + index_in_product - tile.split - (first_tile + index_in_group);
@@ -732,38 +727,38 @@ constexpr int kMinFp16x3SplitKBlocks = 4;
 // bound for the two gradients together is 1.5 times as much.
 constexpr int64_t kFewKBlocks = 40, kFewKBlocksOfGradients = 20;
 
-// Returns the splits of the fp16x3 kernel. `products` products of one size share the clusters: 2 for two gradients.
-inline SplitTiles choose_split_tiles(const Product& p, int clusters, int products) {
+// Returns the tiles of the fp16x3 kernel. `products` products of one size share the clusters: 2 for two gradients.
+inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int products) {
   const TileOrder order = TileOrder::make(p, kTileEdge, kBlock);
-  SplitTiles split = {{order, int(p.batches)}};
-  split.longest = max(1, order.depth);
+  ClusterTiles tiles = {order, int(p.batches)};
+  tiles.longest = max(1, order.depth);
   if (order.masked()) {
     int64_t most_k_blocks = order.work() * p.batches * products / clusters;
     if (most_k_blocks < kFewKBlocks)
       most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < kFewKBlocksOfGradients ? 2 : 4);
-    split.longest = int(std::min<int64_t>(split.longest, std::max<int64_t>(kMinFp16x3SplitKBlocks, most_k_blocks)));
+    tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(kMinFp16x3SplitKBlocks, most_k_blocks)));
   } else {
     // A dense product: when all clusters have computed equally many tiles, some tiles are left. The number of splits
     // of these leftover tiles is the one that ends soonest
     const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;   // per product
-    int best = split.longest;
+    int best = tiles.longest;
     for (int splits = 2; leftover_tiles && splits < best && ceil_div(order.depth, splits) >= kMinFp16x3SplitKBlocks;
          ++splits) {
       const int length = ceil_div(order.depth, splits);
       const int time = ceil_div(int(leftover_tiles) * int(p.batches) * splits, clusters) * length + splits;
       if (time < best) {
         best = time;
-        split.longest = length;
+        tiles.longest = length;
       }
     }
-    if (split.longest < order.depth) split.num_split_tiles = int(leftover_tiles);
+    if (tiles.longest < order.depth) tiles.num_split_tiles = int(leftover_tiles);
   }
   int64_t numbers = 0;   // how many splits one product has
-  for (int group = 0; group < split.groups(); ++group)
-    numbers += split.tiles_in_group(group) * split.splits_in_group(group);
-  split.partial_slots = int(numbers - order.count());
-  split.tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // launch_fp16x3 rejects too many
-  return split;
+  for (int group = 0; group < tiles.groups(); ++group)
+    numbers += tiles.tiles_in_group(group) * tiles.splits_in_group(group);
+  tiles.partial_slots = int(numbers - order.count());
+  tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // launch_fp16x3 rejects too many
+  return tiles;
 }
 
 // ---- Policy: the tiles of the 16-bit kernel.
@@ -2392,7 +2387,7 @@ struct TileQueue {
 
 // A policy has these members. The functions are static, and their first argument is the policy's Product.
 //
-//   Product                  the arguments of a launch: p (a ::Product), queue, and the policy's own
+//   Product                  the arguments of a launch: p (a ::Product), tiles, queue, and the policy's own
 //   Memory                   the policy's part of shared memory: the stages, and more
 //   kStages                  stages of the pipeline
 //   kDepth                   the most k-blocks that the stages hold at once
@@ -2402,7 +2397,6 @@ struct TileQueue {
 //                            requested earlier may not go to the cluster that is free first.
 //   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: it has the cluster's number
 //   kProducerRequestsTiles   true: the producer requests the next tile; false: a warp of the policy does
-//   tiles                    returns the ClusterTiles of the launch
 //   find_tile                returns the ClusterTile of a number
 //   is_skipped               whether a tile from the queue is left out
 //   has_work                 whether the launch has anything to compute
@@ -2440,7 +2434,7 @@ struct KBlock {
 // Whether clusters take tiles from the queue. Otherwise each cluster computes one tile, which has the cluster's number.
 template <typename Policy>
 DEVICE bool has_queue(const typename Policy::Product& args) {
-  return Policy::kQueuesFirstTile || Policy::tiles(args).clusters < Policy::tiles(args).count;
+  return Policy::kQueuesFirstTile || args.tiles.clusters < args.tiles.count;
 }
 
 // Waits for tile number tile_seq of the tiles that this cluster requests, and returns it. Every role calls this for
@@ -2464,12 +2458,12 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
   uint64_t* full = &shared.next_full[tile_seq % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   // Lower numbers belong to the clusters' first tiles
-  const int first_queued = Policy::kQueuesFirstTile ? 0 : Policy::tiles(args).clusters;
+  const int first_queued = Policy::kQueuesFirstTile ? 0 : args.tiles.clusters;
   ClusterTile tile;
   do {
     const int number =
-        first_queued + args.queue.take(Policy::tiles(args).count - first_queued + Policy::tiles(args).clusters);
-    tile = number < Policy::tiles(args).count ? Policy::find_tile(args, number) : ClusterTile{-1};
+        first_queued + args.queue.take(args.tiles.count - first_queued + args.tiles.clusters);
+    tile = number < args.tiles.count ? Policy::find_tile(args, number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_skipped(args, tile));
   IF_DELAY(tile.tile_seq = tile_seq;)
   const uint32_t to = shared_address(&shared.next[tile_seq % kQueued]), barrier = shared_address(full);
@@ -2517,7 +2511,7 @@ DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& 
     const int count = tile.k_end - tile.k_begin;
     const auto operands = find(args, shared, tile);
     const int request_at = has_queue<Policy>(args) ? max(0, count - Policy::kRequestAhead) : -1;
-    int k = Policy::tiles(args).k_block(tile, 0);
+    int k = args.tiles.k_block(tile, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
       load(args, shared, pipeline, tile, rank, KBlock{k, i, i == 0 || k == tile.k_begin, i == count - 1, tile_seq},
            operands);
@@ -2535,10 +2529,10 @@ DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster,
   // Elements along an edge of a tile, lines of a strip, and strips of a tile
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;
   // Tiles above the diagonal of one C, and CTAs of a cluster
-  const int tiles = triangle(Policy::tiles(args).order.rows - 1), ctas = Policy::kCtas * Policy::tiles(args).splits;
+  const int tiles = triangle(args.tiles.order.rows - 1), ctas = Policy::kCtas * args.tiles.splits;
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * Policy::tiles(args).batches * kStrips;
-                 u += Policy::tiles(args).clusters * ctas) {
+  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * args.tiles.batches * kStrips;
+                 u += args.tiles.clusters * ctas) {
     const int number = u / kStrips, batch = number / tiles, tile_index = number % tiles,
               j = triangle_root(tile_index) + 1;
     const int i = tile_index - triangle(j - 1), from = u % kStrips * kLines;
@@ -2579,7 +2573,7 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
         produce<Policy, Policy::kProducerRequestsTiles>(args, shared, first, Policy::find_operands, Policy::load);
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kQueuesFirstTile && has_queue<Policy>(args) && rank == 0 && lane == 0)
-        args.queue.begin(Policy::tiles(args).count);
+        args.queue.begin(args.tiles.count);
       __syncwarp();
       TRACE(kTraceZeros, kZerosBegun);
       write_zeros_above<Policy>(args, number, rank);
@@ -2627,7 +2621,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
   ClusterTile first = {};
   if (!Policy::kQueuesFirstTile) {
     first = Policy::find_tile(args, number);
-    first.take_split(cta_rank_in_cluster(), Policy::tiles(args).splits);
+    first.take_split(cta_rank_in_cluster(), args.tiles.splits);
   }
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
@@ -2814,7 +2808,6 @@ struct SixteenBitPolicy {
     ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
     shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
   }
-  static DEVICE const ClusterTiles& tiles(const Product& args) { return args.tiles; }
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
     ClusterTiles tiles = args.tiles;
     // The compiler then knows the order of the tiles, which saves a tenth of the code
@@ -3257,7 +3250,7 @@ struct Fp16x3Product {
   Control* controls;              // one per product of the batch
   int words;                      // 32-bit words, from `controls` on, that pack_blocks sets to zero
   const Control* kept;            // the Controls of operands that an earlier launch packed, or null
-  SplitTiles split_tiles;
+  ClusterTiles tiles;
   TileQueue queue;
   int* finished_splits;           // one per 64 x 256 part of each C: how many splits have stored their sums
   int* next_fixup_tile;           // the counter of fixup_kernel's queue
@@ -3621,7 +3614,7 @@ DEVICE void write_totals(const Product& p, int batch, int row, int col, const fl
 // Ends a chain. `flags` are the flags of its last k-block. The function adds the sums of the tile's earlier chains.
 // Then it stores the sums for the next chain, or it ends the tile. All splits of a tile but the last one store their
 // sums. The last split adds them in the order of the splits, so that results repeat, and writes C. The splits that it
-// waits for have all begun before it: see SplitTiles.
+// waits for have all begun before it: see find_split.
 template <bool kChains>
 DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int group, int flags,
                        float (&total)[2][64]) {
@@ -3645,7 +3638,7 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
     if (flags & kHasPreviousChain) named_barrier_sync<128>(group);
   }
   if (tile.splits > 1) {
-    const TileOrder& order = args.split_tiles.tiles.order;
+    const TileOrder& order = args.tiles.order;
     int* finished = args.finished_splits + (int64_t(tile.batch) * kLines * order.rows + line) * order.cols +
                     tile.col / kLines;
     float4* slot = reinterpret_cast<float4*>(args.partial_sums +
@@ -3708,7 +3701,7 @@ struct Fp16x3Policy {
   // thread also records that packing is done.
   static DEVICE bool has_work(const Product& args) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(args.progress, kPackingDone);
-    return args.split_tiles.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
+    return args.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
   }
   // Whether a tile is skipped because its product falls back. Other tiles of that product may have been computed
   // before. fixup_kernel computes all of them again.
@@ -3723,8 +3716,7 @@ struct Fp16x3Policy {
     return 0;
   }
   static DEVICE float* result(const Product& args, int batch) { return c_matrix<float>(args.p, batch); }
-  static DEVICE const ClusterTiles& tiles(const Product& args) { return args.split_tiles.tiles; }
-  static DEVICE ClusterTile find_tile(const Product& args, int number) { return args.split_tiles.find_tile(number); }
+  static DEVICE ClusterTile find_tile(const Product& args, int number) { return args.tiles.find_split(number); }
   static DEVICE void prepare(const Product&, Shared&) {}
   static DEVICE void finish(const Product&, Shared&) {}
 
@@ -4270,10 +4262,10 @@ struct Workspace {
     }
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
-      args.split_tiles = choose_split_tiles(u ? *dy : p, clusters, products);
+      args.tiles = choose_split_tiles(u ? *dy : p, clusters, products);
       take(args.queue.word, 1);
       take(args.next_fixup_tile, 1);
-      const TileOrder& order = args.split_tiles.tiles.order;
+      const TileOrder& order = args.tiles.order;
       take(args.finished_splits, kTileEdge / kBlock * int64_t(order.rows) * order.cols * p.batches);
     }
     // What pack_blocks resets ends here
@@ -4288,24 +4280,24 @@ struct Workspace {
     take_blocks(y, first.y_blocks);
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
-    const SplitTiles& split_tiles = first.split_tiles;
+    const ClusterTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums per tile of a cluster
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 &&
                       reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether sums of chains need the workspace: C cannot hold them, or their tile has splits
-    for (int group = 0; group < split_tiles.groups() && !p.allow_tf32; ++group)
-      chains |= ceil_div(split_tiles.tiles.order.length(group), split_tiles.splits_in_group(group)) > kChain &&
-                !(in_c && split_tiles.splits_in_group(group) == 1);
+    for (int group = 0; group < tiles.groups() && !p.allow_tf32; ++group)
+      chains |= ceil_div(tiles.order.length(group), tiles.splits_in_group(group)) > kChain &&
+                !(in_c && tiles.splits_in_group(group) == 1);
     if (chains) take(first.chain_sums, clusters * kTile);   // the clusters of both gradients share it
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
-      take(args.partial_sums, p.batches * split_tiles.partial_slots * kTile);
+      take(args.partial_sums, p.batches * tiles.partial_slots * kTile);
       if (u) {
         args.p = *dy;
         args.x = kept->x;
         args.y = x;
       }
-      args.split_tiles.tiles.clusters = (clusters + products - 1 - u) / products;
+      args.tiles.clusters = (clusters + products - 1 - u) / products;
       args.chain_sums = first.chain_sums;
       args.controls = first.controls;
       args.progress = first.progress;
@@ -4335,7 +4327,7 @@ static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = 
   IF_INITCHECK(check(cudaMemsetAsync(first.progress, 0, 8, gpu.stream));)
   launch_kernel<pack_blocks>({first.x_blocks + first.y_blocks, kPackers, 0, 1, true, gpu.stream}, first);
   // Tiles have 32-bit numbers. A second gradient has as many tiles as the first one.
-  if (first.split_tiles.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (first.tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   if (workspace.products == 2)
     (p.allow_tf32 ? launch_gradients_tf32 : launch_gradients_float32)(first, second, gpu);
   else

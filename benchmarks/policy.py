@@ -96,10 +96,10 @@ void print_cell(Product p) {
     edge = tiles.order.edge * kBlock, splits = tiles.splits;
   }
   if (kernel == kFp16x3Kernel) {
-    const SplitTiles split_tiles = choose_split_tiles(p, h200.sms / 2, 1);
+    const ClusterTiles tiles = choose_split_tiles(p, h200.sms / 2, 1);
     edge = kTileEdge;
-    for (int group = 0; group < split_tiles.groups(); ++group)
-      if (split_tiles.tiles_in_group(group) > 0) splits = max(splits, split_tiles.splits_in_group(group));
+    for (int group = 0; group < tiles.groups(); ++group)
+      if (tiles.tiles_in_group(group) > 0) splits = max(splits, tiles.splits_in_group(group));
   }
   std::printf(" %s %d", kKernelNames[kernel], edge);
   if (splits > 1) std::printf(" / %d", splits);

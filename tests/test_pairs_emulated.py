@@ -117,7 +117,7 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   }
   if (!(*one.product.progress & kPackingDone)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
-  std::printf("%d tiles, %d places, ", one.product.split_tiles.tiles.count, one.product.split_tiles.partial_slots);
+  std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.partial_slots);
 }
 
 int main(int, char** arguments) {

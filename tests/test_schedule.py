@@ -170,9 +170,8 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
   Fp16x3Product h = {};
   const Product& p = h.p = product_of(contraction, m, n, k, masks, batches);
   const int k_blocks = ceil_div(k, kBlock);
-  h.split_tiles = choose_split_tiles(p, clusters, products);
-  const SplitTiles& split_tiles = h.split_tiles;
-  const ClusterTiles& tiles = split_tiles.tiles;
+  h.tiles = choose_split_tiles(p, clusters, products);
+  const ClusterTiles& tiles = h.tiles;
   CHECK(tiles.order.depth == k_blocks, "%d k-blocks", tiles.order.depth);
   const bool by_row[] = {k_is_row(kX, p), k_is_row(kY, p)};
   CHECK(!p.x_range || by_row[0] == (contraction == kTN), "X is not packed as a lower triangle");
@@ -200,22 +199,22 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   constexpr int kEdge = kTileEdge / kBlock;
-  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = split_tiles.partial_slots * batches;   // of all products
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.partial_slots * batches;   // of all products
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
   int before = 0x7FFFFFFF, splits = 0;
   std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
-    const ClusterTile tile = split_tiles.find_tile(number);
+    const ClusterTile tile = tiles.find_split(number);
     splits = max(splits, tile.splits);
     const int length = tile.k_end - tile.k_begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.cols == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
     CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
     CHECK(!p.c_lower || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
     CHECK(tile.k_begin >= 0 && tile.k_end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, tile.k_begin, tile.k_end - 1);
-    CHECK(length <= (tiles.order.masked() || tile.splits > 1 ? split_tiles.longest : k_blocks),
-          "tile %d is %d long, longer than %d", number, length, split_tiles.longest);
+    CHECK(length <= (tiles.order.masked() || tile.splits > 1 ? tiles.longest : k_blocks),
+          "tile %d is %d long, longer than %d", number, length, tiles.longest);
     const int first_free = static_cast<int>(std::min_element(busy.begin(), busy.end()) - busy.begin());   // whoever is done first takes it
     busy[first_free] += length;
     CHECK(tile.batch == number % batches, "tile %d is of product %d", number, tile.batch);   // they take turns
@@ -379,8 +378,8 @@ int main(int, char** arguments) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
     case 'm': {   // 3 tiles of each: more numbers than an int has, which the launch looks for
-      const SplitTiles split_tiles = choose_split_tiles(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
-      CHECK(split_tiles.tiles.count + int64_t(66) > kMaxSize, "%d numbers", split_tiles.tiles.count);
+      const ClusterTiles tiles = choose_split_tiles(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
+      CHECK(tiles.count + int64_t(66) > kMaxSize, "%d numbers", tiles.count);
     } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
     default:
