@@ -1058,15 +1058,6 @@ DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
   return peer_address;
 }
-// Loads 16 bytes from the shared memory of another CTA of the cluster, at an address that address_in_peer returned.
-DEVICE float4 load_in_peer(uint32_t address) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
 
 // The two halves of a barrier of all threads of the cluster. The arrival is relaxed: it makes no writes visible. Both
 // are aligned: all threads of a warp execute them together.
@@ -1103,11 +1094,6 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
 // would cost a tenth of the time.
 DEVICE void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives likewise, with the scope of the cluster: the writes of this thread, and all writes that it has observed,
-// become visible to the CTA that waits.
-DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Waits for the end of the phase of this parity.
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
@@ -1615,6 +1601,29 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
     chain[u] = 0.0f;
   }
 }
+
+// ---- Tiles of 64 x 64: sums that CTAs send to each other.
+
+// Sends a thread's sums to the CTAs of the cluster that add them up, in units of 16 bytes. find_slot(u, rank) returns
+// where lane 0 of the warp puts unit u, and sets `rank` to that of the CTA that gets the unit. The other lanes follow.
+// Each lane finds the slot of one unit, and shuffles tell the other lanes. `arrived` is an mbarrier of one arrival. It
+// counts the bytes that come to its CTA. Before the call, all CTAs that get sums must be done with what is there.
+template <typename Acc, int kCount, typename Find>
+DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& find_slot) {
+  constexpr int kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;   // sums of a unit, and units of a thread
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t rank;
+  const void* slot = find_slot(lane % kUnits, rank);
+  const uint32_t to = address_in_peer(shared_address(slot), rank);
+  const uint32_t barrier = address_in_peer(shared_address(&arrived), rank);
+  UNROLL for (int u = 0; u < kUnits; ++u) {
+    const uint32_t unit_address = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16,
+                   unit_barrier = __shfl_sync(0xFFFFFFFFu, barrier, u);
+    AlignedArray<Acc, kSums> unit;
+    UNROLL for (int e = 0; e < kSums; ++e) unit.v[e] = sum[u * kSums + e];
+    store_async(unit_address, reinterpret_cast<const int*>(unit.v), unit_barrier);
+  }
+}
 """
 
 # ---- The exact path: sums on the CUDA cores, of only the terms that exist. ----
@@ -1935,16 +1944,11 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     const uint32_t first_rank = cta_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&arrived, sizeof(sums));
     cluster_wait();
-    // Each lane finds where one of its warp's units goes, and shuffles tell the other lanes. `units` is a power of two
-    const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
-    const uint32_t slot = (number & units - 1) * splits + work.split;
-    const uint32_t to = address_in_peer(shared_address(sums[slot]), first_rank + owner);
-    const uint32_t barrier = address_in_peer(shared_address(&arrived), first_rank + owner);
-    UNROLL for (int u = 0; u < kUnits; ++u) {
-      const uint32_t unit_address = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16,
-                     unit_barrier = __shfl_sync(0xFFFFFFFFu, barrier, u);
-      store_async(unit_address, reinterpret_cast<const int*>(unit(u).v), unit_barrier);
-    }
+    send_sums(sum, arrived, [&](uint32_t u, uint32_t& rank) {
+      const uint32_t number = warp * kUnits + u;
+      rank = first_rank + (number >> (__ffs(units) - 1));   // `units` is a power of two
+      return sums[(number & units - 1) * splits + work.split];
+    });
   }
   zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   if (splits == 1) __syncthreads();
@@ -2647,6 +2651,7 @@ _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // rows of a CTA's tile, in blocks: one block per consumer warpgroup
+[[maybe_unused]] constexpr int kMostSplits = 4;   // the most CTAs that share the k of a tile
 // The teams of threads that share a named barrier: all consumers, each warpgroup of consumers (kGroupTeam and
 // kGroupTeam + 1), and the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
@@ -2795,7 +2800,8 @@ struct SixteenBitPolicy {
     uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory: two per warpgroup
     uint64_t landed[kStages];   // mbarriers of stages that are to be masked: the copies have landed
-    uint64_t sums_written;      // an mbarrier: all consumer warps of the CTAs that share k have written their sums
+    uint64_t stages_read;       // an mbarrier: all consumer warps of the CTAs that share k have read their stages
+    uint64_t sums_arrived;      // an mbarrier, which counts the bytes of sums from the CTAs that share k
     uint32_t found;             // the box that the CTA sums again, exclusive-ored with the CTA's number; ~0 if none
     int part;                   // the part of that box
     bool unfinished[2];         // whether a warpgroup knows of boxes that are not finite
@@ -2805,7 +2811,8 @@ struct SixteenBitPolicy {
     prefetch_tma_descriptor(args.x);
     prefetch_tma_descriptor(args.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.policy.landed[u], 1);
-    ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
+    ptx::mbarrier_init(&shared.policy.stages_read, kConsumerWarps * kWarpArrivals * args.tiles.splits);
+    ptx::mbarrier_init(&shared.policy.sums_arrived, 1);
     shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
   }
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
@@ -2991,36 +2998,36 @@ struct SixteenBitPolicy {
                                      col + j, sum))
         non_finite |= 1u << j;
     };
-    if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
+    if (kWide || kOnDiagonal || kCols < kBlocksN || args.tiles.splits == 1) {
       // The tile before may have ended with the box that is written first
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
       constexpr int kFirst = kCols == 1;   // half of a small tile takes box 1, with which a whole tile ends
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // Each CTA writes its sums to its shared memory. Then each warpgroup of the cluster adds up the sums of its
-      // boxes, in the order of k
-      float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
-      static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
-      named_barrier_sync<256>(kConsumersTeam);   // all consumers have read the stages
-      UNROLL for (int u = 0; u < 32 * kCols; u += 4)
-        sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
-      __syncwarp();
-      const uint32_t written = shared_address(&shared.policy.sums_written);
-      arrive_on_ctas(args.tiles.splits, lane, [&](int cta) {
-        barrier_arrive_release_cluster(address_in_peer(written, cta));
+      // The first CTAs of the cluster add up the sums, in the order of k: CTA j those of column j of boxes. All CTAs,
+      // that one included, send it their sums once all have read their stages, since the sums go there
+      constexpr int kUnits = kBlock / 8;   // units of 16 bytes of a thread per box
+      auto& sums = *reinterpret_cast<float4(*)[kMostSplits][kUnits][32 * kConsumerWarps]>(shared.policy.stage);
+      static_assert(sizeof(shared.policy.stage) >= sizeof(sums), "the sums must fit the stages");
+      if (threadIdx.x == 0 && rank < kCols)
+        barrier_arrive_expect_tx(&shared.policy.sums_arrived, args.tiles.splits * sizeof(sums[0]));
+      const uint32_t read = shared_address(&shared.policy.stages_read);
+      arrive_on_ctas(args.tiles.splits, lane, [&](int cta) { barrier_arrive_remote(address_in_peer(read, cta)); });
+      barrier_wait(&shared.policy.stages_read, 0);
+      send_sums(sum, shared.policy.sums_arrived, [&](uint32_t u, uint32_t& to_rank) {
+        to_rank = u / kUnits;
+        return &sums[rank][u % kUnits][threadIdx.x - lane];
       });
-      while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.policy.sums_written, 0)) {}
-      NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * args.tiles.splits) {
+      if (rank < kCols) {
+        barrier_wait(&shared.policy.sums_arrived, 0);
         float total[32] = {};
         NO_UNROLL for (int cta = 0; cta < args.tiles.splits; ++cta) {
-          const uint32_t peer_address =
-              address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), cta);
-          float4 part[8];   // all loads are issued before the first sum is added
-          UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(peer_address + e * 256 * sizeof(float4));
+          float4 part[kUnits];   // all loads are issued before the first sum is added
+          UNROLL for (int u = 0; u < kUnits; ++u) part[u] = sums[cta][u][threadIdx.x];
           UNROLL for (int e = 0; e < 32; ++e) total[e] += reinterpret_cast<const float*>(part)[e];
         }
-        store(0, 0, box / 2, total);
+        store(0, 0, rank, total);
       }
     }
     if (__builtin_expect(non_finite, 0)) {
@@ -3043,11 +3050,9 @@ struct SixteenBitPolicy {
     if (kStoresTwice || !is_masked(args.p)) return;
     sum_barrier<kExactThreads>();
     if (!policy.unfinished[0] && !policy.unfinished[1]) return;
-    auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[kStages - 1]);
-    // The sums in the first stages, which another CTA of the cluster may still read
-    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);
-    static_assert(sizeof(memory) <= sizeof(policy.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(policy.stage[0]),
-                  "both have room");
+    // No CTA sends sums to a stage any more: a CTA that gets sums has waited for all of them
+    auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[0]);
+    static_assert(sizeof(memory) <= sizeof(policy.stage[0]), "the exact path needs room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
     const uint32_t boxes = args.non_finite.boxes, cta = blockIdx.x % kExactThreads;
     uint32_t first = threadIdx.x;   // a thread scans every 256th word once, eight words at a time
@@ -3132,7 +3137,7 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.p = p;
   args.tiles = choose_sixteen_bit_tiles(p, gpu);
   if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  // CTAs that share k wait only for phase 0 of sums_written, so their cluster must not get a second tile
+  // CTAs that share k wait only for phase 0 of their barriers, so their cluster must not get a second tile
   if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
   if (args.tiles.tail_tiles) launch_sixteen_bit(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
   // The workspace: TileQueue's word, then NonFinite's words: one per box of a product with masks, and the last one
