@@ -2834,8 +2834,6 @@ struct SixteenBitPolicy {
     int begin, length;   // in k-blocks
   };
   static constexpr int kBlocksY = kBlocksN / kCtas;   // blocks of Y that a CTA copies of a whole tile
-  // Whether one copy brings the 128 lines of X. It brings the 128 lines of Y, too, if no tile is split by columns.
-  static constexpr bool kMergesBoxes = kStoresTwice && !kMajorX;
   // What the producer finds once per tile for `load`: a hundred instructions of a single thread. If they were repeated
   // in each k-block, they would take longer than the tensor cores do in a small tile.
   struct Operands {
@@ -2861,7 +2859,7 @@ struct SixteenBitPolicy {
     UNROLL for (int u = 0; u < kBlocksM; ++u) operands.x[u] = line(args.p.x_range, tile.row + rank * kBlocksM + u);
     UNROLL for (int u = 0; u < kBlocksY; ++u) operands.y[u] = line(args.p.y_range, tile.col + rank * blocks + u);
     const bool diagonal = on_diagonal_of_c(args, tile);
-    operands.y_boxes = diagonal ? 0 : kMergesBoxes && !args.tiles.column_split_tiles ? 1 : blocks;
+    operands.y_boxes = diagonal ? 0 : blocks;
     operands.first_y_box = kBlocksM + rank * blocks;
     operands.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
     operands.x_batch = batch_offset(args.p, args.x_batch, tile.batch);
@@ -2892,7 +2890,7 @@ struct SixteenBitPolicy {
     };
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     barrier_arrive_expect_tx(barrier, operands.bytes);
-    UNROLL for (int u = 0; u < (kMergesBoxes ? 1 : kBlocksM); ++u)
+    UNROLL for (int u = 0; u < kBlocksM; ++u)
       tma_load(false, u, args.x, kMajorX, operands.x[u], operands.x_batch);
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < operands.y_boxes)
@@ -3100,10 +3098,10 @@ static void launch_sixteen_bit_tiles(const SixteenBitProduct& args, const Gpu& g
 """
 
 _CUDA_SIXTEEN_BIT_LAUNCH = r"""
-// Makes the tensor map of an operand. A box is 64 elements by rows_of_box rows, in the 128-byte swizzle. The third
+// Makes the tensor map of an operand. A box is 64 x 64 elements, in the 128-byte swizzle. The third
 // dimension advances by batch_unit elements; `steps` gets the strides of the batch in that unit.
 static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines,
-                              cuuint32_t rows_of_box, const Product& p, const int64_t* batch_strides, int64_t* steps) {
+                              const Product& p, const int64_t* batch_strides, int64_t* steps) {
   static const auto encode = [] {
     void* found = nullptr;
     check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault));
@@ -3118,7 +3116,7 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   }
   const cuuint64_t sizes[] = {k_stride == 1 ? depth : lines, k_stride == 1 ? lines : depth, batches};
   const cuuint64_t strides[] = {std::max(line_stride, k_stride) * 2, unit * 2};
-  const cuuint32_t box[] = {kBlock, rows_of_box, 1}, every[] = {1, 1, 1};
+  const cuuint32_t box[] = {kBlock, kBlock, 1}, every[] = {1, 1, 1};
   const auto element = p.type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   check(cudaError_t(   // the driver's errors have the runtime's numbers
@@ -3146,11 +3144,8 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.queue = {words, launch_number()};
   IF_INITCHECK(check(cudaMemsetAsync(words, 0, (2 + boxes) * 8, gpu.stream));)
   args.non_finite = {words + 1, args.queue.launch, uint32_t(boxes)};
-  const bool twice = is_stored_twice(p);
-  const int x_box = twice && p.x_col == 1 ? 2 * kBlock : kBlock;   // see kMergesBoxes
-  args.x = encode_map(p.x, p.x_row, p.x_col, p.m, x_box, p, p.x_batch, args.x_batch);
-  args.y = encode_map(p.y, p.y_col, p.y_row, p.n, args.tiles.column_split_tiles ? kBlock : x_box, p, p.y_batch,
-                      args.y_batch);
+  args.x = encode_map(p.x, p.x_row, p.x_col, p.m, p, p.x_batch, args.x_batch);
+  args.y = encode_map(p.y, p.y_col, p.y_row, p.n, p, p.y_batch, args.y_batch);
   const bool wide = args.tiles.order.edge == 4;
   if (p.type == kFloat16)
     (wide ? launch_wide_float16 : launch_narrow_float16)(args, gpu);
