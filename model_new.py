@@ -2465,8 +2465,7 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
   const int first_queued = Policy::kQueuesFirstTile ? 0 : args.tiles.clusters;
   ClusterTile tile;
   do {
-    const int number =
-        first_queued + args.queue.take(args.tiles.count - first_queued + args.tiles.clusters);
+    const int number = first_queued + args.queue.take(args.tiles.count - first_queued + args.tiles.clusters);
     tile = number < args.tiles.count ? Policy::find_tile(args, number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_skipped(args, tile));
   IF_DELAY(tile.tile_seq = tile_seq;)
