@@ -323,9 +323,9 @@ DEVICE T* c_matrix(const Product& p, int number) { return static_cast<T*>(p.c) +
 
 enum Operand : int { kX, kY };
 
-// Whether the rows of a packed operand are k. Otherwise they are lines. A triangle is packed such that it is lower,
-// a dense operand in its order in memory. Where the rows of X are k, the rows of Y are k too. So the fp16x3 kernel
-// needs three versions and not four, one for each contraction.
+// Whether k numbers the rows of a packed operand. Otherwise k numbers its columns. A triangular operand is packed as a
+// lower triangle. A dense one keeps its order in memory, except that Y has k along its rows whenever X has. Three cases
+// are left: neither (NT), only Y (NN), and both (TN). The fp16x3 kernel has one version for each.
 HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   const bool x_k_is_row =
       p.x_range == KRange::kFromDiagonal || (!p.x_range && p.y_range != KRange::kToDiagonal && p.x_row < p.x_col);
@@ -425,7 +425,7 @@ struct TileOrder {
   // Returns the tile at position tile_index of the order. It finds the group first, by a square root or a division,
   // and then the position within the group.
   DEVICE Tile find_tile(int tile_index) const {
-    // The row or column of tiles that is the group, where exactly one operand is triangular
+    // Returns the row or column of tiles that forms this group. Called only if exactly one operand is triangular
     auto group_to_line = [&](int group) {
       return (by_rows() ? x_range : y_range) == KRange::kToDiagonal ? groups() - 1 - group : group;
     };
@@ -699,7 +699,7 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
                              kCrowdedShareDenominator * longest >= kCrowdedShareNumerator * even_share;
     if (crowded && !is_worth_it) continue;
     SplitPlan plan = {tile_order, uint32_t(tiles), SplitPlan::kMostSplits, {}, clusters};
-    // loads[tile] is the load of each CTA of the cluster whose first tile this is, in quarters of a k-block
+    // loads[t] is the number of k-blocks of the cluster whose first tile is t. Its tiles count as equally long
     int64_t loads[4 * SplitPlan::kMostClusters], tile = 0, group_end = 0;
     for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
       const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0;
@@ -763,6 +763,7 @@ inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int produ
 
 // ---- Policy: the tiles of the 16-bit kernel.
 
+// The edges of a tile, in elements. The fp16x3 kernel has tiles of kTileEdge, too.
 constexpr int kSmallTile = 128, kLargeTile = kTileEdge;
 
 // Returns the last `tiles` large tiles on the diagonal of C as a batch of products. They are so few that four CTAs can
@@ -930,10 +931,10 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
 // ---- Policy: which kernel computes a product.
 
 // 2026-11-22. N x N products in which X, Y and C are triangles. The bounds take into account that the gradients use
-// the packed operands, too. For one product with aligned operands the fp16x3 kernel is the fastest above N = 1280. For
-// all others it is the fastest above N = 1151. From N = 768 on it is also the fastest if the batch has 1.25e10
-// multiply-adds, counting N^3 for each product.
-constexpr int kMinFp16x3Triangle = 1280, kMinFp16x3OtherTriangle = 1151, kMinFp16x3BatchedTriangle = 768;
+// the packed operands, too. The fp16x3 kernel is the fastest from N = 1281 on for one product with aligned operands.
+// For batches and for operands that are not aligned it is the fastest from N = 1152 on. From N = 768 on it is also the
+// fastest if the batch has 1.25e10 multiply-adds, counting N^3 for each product.
+constexpr int kMinFp16x3Triangle = 1281, kMinFp16x3OtherTriangle = 1152, kMinFp16x3BatchedTriangle = 768;
 constexpr double kMinFp16x3BatchTerms = 1.25e10;
 // 2026-11-26. All other products: a fit to 761 products drawn at random. The unit of cost is one multiply-add of the
 // split-tf32 or the mma kernel.
@@ -948,7 +949,7 @@ static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {
     const double terms = double(p.n) * p.n * p.n * p.batches;
     const int min_size = p.batches == 1 && chunks ? kMinFp16x3Triangle : kMinFp16x3OtherTriangle;
-    return p.n > min_size || (p.n >= kMinFp16x3BatchedTriangle && terms >= kMinFp16x3BatchTerms);
+    return p.n >= min_size || (p.n >= kMinFp16x3BatchedTriangle && terms >= kMinFp16x3BatchTerms);
   }
   auto terms = [&](int edge) { return double(TileOrder::make(p, edge).work()) * edge * edge * p.batches; };
   const double longest = kLongestTileShare * TileOrder::make(p, kBlock).length(0) * kBlock * kBlock * gpu.sms;
@@ -960,8 +961,8 @@ static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
 // per SM. The exceptions are L U and X X^T, for which it takes 2 us longer.
 constexpr int kShortK = 256;
 // 2026-11-25. For longer k, the 16-bit kernel takes as long as its longest tile. Let `work` be the sum of the lengths
-// of all tiles, divided by the number of SMs. The mma kernel is faster if `work` is at most 1100 and k exceeds 4 / 3 of
-// `work` by 300. It has to exceed that by 640 if operands are triangular, but C or one operand is not.
+// of all tiles, in elements of k, divided by the number of SMs. The mma kernel is faster if `work` is at most 1100 and
+// k > 4 / 3 work + 300. If an operand is triangular, but not all three matrices are, 640 takes the place of 300.
 constexpr int64_t kMaxMmaWork = 1100;
 constexpr int64_t kMmaExtraK = 300, kMmaExtraKOneTriangle = 640;
 
@@ -1583,7 +1584,7 @@ constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32S
 DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
   v *= kTf32Scale;
   large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
-  // Tensor cores ignore the lower 13 bits of small. If v is a NaN or an Inf, small is a NaN
+  // Tensor cores ignore the lower 13 bits of small. If v is a NaN or an Inf, small is a NaN, whatever large became
   small = __float_as_uint(v - __uint_as_float(large));
 }
 
@@ -1631,8 +1632,9 @@ DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& f
 # Takes views of both operands for a 64 x 64 tile of C, of any strides and types, and a range of k. Produces the sums of
 # the elements that `Lanes` assigns to a thread. Tensor cores multiply zeros where an operand has no element, and zero
 # times Inf is a NaN. Some finite products overflow if they are computed from two tf32 numbers. So the split-tf32, the
-# mma and the 16-bit kernel sum a tile again here if a sum is not finite. With TRIL_MATMUL_PATH=exact this section
-# computes all of C. The tests compare every faster kernel with it.
+# mma and the 16-bit kernel sum a tile again here if a sum is not finite. The fp16x3 kernel leaves such a product to
+# fixup_kernel, which computes all of it with the mma kernel's code. With TRIL_MATMUL_PATH=exact this section computes
+# all of C. The tests compare every faster kernel with it.
 _CUDA_EXACT = r"""
 // ---- Exact path: sums.
 
@@ -2006,7 +2008,7 @@ _CUDA_SPLIT_TF32 = r"""
 constexpr int kSplitTf32BlockK = kLineBytes / 4;
 constexpr int kSplitTf32Stages = 2, kSplitTf32CtasPerSm = 3;
 
-// Copiers and wgmma permute the bits of an address below 1024.
+// Copiers and wgmma permute the lowest ten bits of addresses, so this begins at a multiple of 1024 bytes.
 struct alignas(1024) SplitTf32Memory {
   uint8_t stage[kSplitTf32Stages][2][kStageOperandBytes];   // X, then Y
   // Y of the k-block that is multiplied, as wgmma reads it: the large parts, then the small parts
@@ -2168,7 +2170,7 @@ template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
-struct alignas(256) MmaMemory {   // copiers permute the bits of an address below 256
+struct alignas(256) MmaMemory {   // copiers permute the lowest eight bits of addresses
   uint8_t stage[kMmaStages][kMmaStageBytes];   // X, then Y
   uint64_t sums_arrived;   // an mbarrier, which counts the bytes of sums from other CTAs
   WorkTile<T> work;
@@ -2284,7 +2286,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   if constexpr (kTwoTf32<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
-  // No mask puts zeros into a dense product, so a sum that is not finite is right, unless operands are split
+  // Sums that are not finite may be wrong in two cases: a mask's zero has met an Inf, or float32 was split in two,
+  // which makes NaN of Inf and may overflow
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // All threads have read the stages, so other CTAs may send sums there. Those CTAs need nothing that this CTA wrote,
   // so the arrival is relaxed
@@ -2364,9 +2367,12 @@ struct PipelineState {
   }
 };
 
+// The tests read the parts between marks like the next one: see tests/helpers.py.
+
 // [begin tile queue]
 // Hands out the numbers of tiles, one after the other. The word in device memory counts from the launch's number on, so
-// nothing has to clear the word before the launch.
+// nothing has to clear the word before the launch. In the fp16x3 kernel the launch's number is 0, since pack_blocks
+// clears the word.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;   // the launch's own number: see launch_number
@@ -2396,11 +2402,11 @@ struct TileQueue {
 //   kStages                  stages of the pipeline
 //   kDepth                   the most k-blocks that the stages hold at once
 //   kCtas                    CTAs of a cluster that share copies
-//   kBlocksN                 columns of a tile, in blocks
+//   kBlocksN                 columns of a tile, in blocks; its rows are as many
 //   kRequestAhead            how many k-blocks before the end of a tile the next tile is requested. A tile that is
 //                            requested earlier may not go to the cluster that is free first.
 //   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: it has the cluster's number
-//   kProducerRequestsTiles   true: the producer requests the next tile; false: a warp of the policy does
+//   kProducerRequestsTiles   true: the producer requests the next tile; false: run_policy_warps does
 //   find_tile                returns the ClusterTile of a number
 //   is_skipped               whether a tile from the queue is left out
 //   has_work                 whether the launch has anything to compute
@@ -2607,7 +2613,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
   if (threadIdx.x / 32 == kProducerWarp) TRACE(kTraceProducer, kEntered);
   // One thread initializes the barriers: see elect_one_sync
   if (threadIdx.x < 32 && elect_one_sync()) {
-    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle depends on the bits of an address below 1024
+    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle depends on the lowest ten bits of an address
     Policy::prepare(args, shared);
     // In racecheck builds all threads of SixteenBitPolicy's mask warps arrive: one per row of a block
     constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kQueuesFirstTile ? kBlock : 1;
@@ -2692,11 +2698,13 @@ struct SixteenBitProduct {
 
 // ---- 16-bit: the epilogue, storing C.
 
-// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of `box` in shared memory. Lines of 128
-// bytes go to C: its rows, or the columns of a column-major C. kStoresTwice: a block below the diagonal is also written
-// above it, transposed. Returns whether a number is not finite, or false if no operand has a mask.
+// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of `box` in shared memory. C gets lines
+// of 128 bytes. These are parts of its rows, or of its columns if C is column-major. kStoresTwice: a block below the
+// diagonal is also written above it, transposed. Returns whether a number is not finite, or false if no operand has a
+// mask.
 //
-// Successive calls alternate between two boxes, so the barrier in the call between separates two uses of one box.
+// Calls use two boxes in turn. A thread leaves the barrier of call n + 1 only after all threads have read the box of
+// call n. So call n + 2 may overwrite that box.
 template <typename T, bool kStoresTwice>
 DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -2792,6 +2800,7 @@ struct SixteenBitPolicy {
   using Shared = SharedMemory<SixteenBitPolicy>;
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6,
                        kDepth = kStages;
+  static_assert(kBlocksN * kBlock == (kWide ? kLargeTile : kSmallTile), "the host has other tiles");
   static constexpr int kCtas = kWide ? 2 : 1, kRequestAhead = 3;
   static constexpr bool kProducerRequestsTiles = true, kQueuesFirstTile = false;
 
@@ -2996,7 +3005,7 @@ struct SixteenBitPolicy {
         non_finite |= 1u << j;
     };
     if (kWide || kOnDiagonal || kCols < kBlocksN || args.tiles.splits == 1) {
-      // The tile before may have ended with the box that is written first
+      // This CTA's last tile may have ended with the box that is written first. All threads have to have read it
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
       constexpr int kFirst = kCols == 1;   // half of a small tile takes box 1, with which a whole tile ends
       UNROLL for (int u = 0; u < kBoxes; ++u)
@@ -3004,7 +3013,7 @@ struct SixteenBitPolicy {
     } else {
       // The first CTAs of the cluster add up the sums, in the order of k: CTA j those of column j of boxes. All CTAs,
       // that one included, send it their sums once all have read their stages, since the sums go there
-      constexpr int kUnits = kBlock / 8;   // units of 16 bytes of a thread per box
+      constexpr int kUnits = kBlock / 8;   // how many units of 16 bytes of a box a thread has
       auto& sums = *reinterpret_cast<float4(*)[kMostSplits][kUnits][32 * kConsumerWarps]>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sums), "the sums must fit the stages");
       if (threadIdx.x == 0 && rank < kCols)
@@ -3145,7 +3154,7 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.non_finite = {words + 1, args.queue.launch, uint32_t(boxes)};
   args.x = encode_map(p.x, p.x_row, p.x_col, p.m, p, p.x_batch, args.x_batch);
   args.y = encode_map(p.y, p.y_col, p.y_row, p.n, p, p.y_batch, args.y_batch);
-  const bool wide = args.tiles.order.edge == 4;
+  const bool wide = args.tiles.order.edge * kBlock == kLargeTile;
   if (p.type == kFloat16)
     (wide ? launch_wide_float16 : launch_narrow_float16)(args, gpu);
   else
@@ -3318,7 +3327,8 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 // ---- Packing: the kernel.
 
 // The state of a launch: the low bits of a word whose other bits are the launch's number. The word may hold anything at
-// first. pack_blocks sets the first two bits if a product has outliers or falls back. tile_product sets the third one.
+// first. pack_blocks sets kOutliers or kFallback if a product has outliers or falls back. tile_product sets
+// kPackingDone.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
 
 // The Progress bits of this launch, for pack_blocks. The result is below kPackingDone once CTA 0, which starts before
@@ -3683,7 +3693,7 @@ struct Fp16x3Policy {
   static constexpr int kDepth = (kStages + 2) / 3, kRequestAhead = 2;
   // All splits come from the queue in their order. So the splits for which a last split waits have begun before it.
   static constexpr bool kQueuesFirstTile = true;
-  static constexpr bool kProducerRequestsTiles = false;   // the X producer requests tiles, since it has more time
+  static constexpr bool kProducerRequestsTiles = false;   // run_policy_warps requests tiles, by the producer of X
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -4308,8 +4318,8 @@ struct Workspace {
 
 // ---- fp16x3, launching: all kernels of a product, or of two.
 
-// These functions stand in other parts of the source, as instances of launch_fp16x3_product and
-// launch_fp16x3_gradients: see _CUDA_PARTS. So does launch_fixup.
+// Other parts of the source define these functions: see _CUDA_PARTS. launch_fixup is a function of the section Fix-up.
+// The others are instances of launch_fp16x3_product and launch_fp16x3_gradients.
 using PackedLauncher = void(const Fp16x3Product& args, const Gpu& gpu);
 PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup;
 using GradientsLauncher = void(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu);
@@ -4359,7 +4369,8 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  // `kept` must have the layout and the TF32 setting of this product. The setting may change between two reads of it.
+  // `kept` must have the layout and the TF32 setting of `dx`. torch's setting was read for `product` and again for
+  // `dx`, and another thread may have changed it in between
   if (before.bytes != bytes || dx.allow_tf32 != product.allow_tf32) return false;
   launch_fp16x3(dx, gpu, &dy, before.product);
   return true;
@@ -4514,8 +4525,8 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.k = k;
   p.type = element_type(x);
   p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  // A single column or row may have two equal strides. The stride that is never used becomes the length of the other
-  // dimension.
+  // A matrix with a single row or column may have two equal strides. The stride of the dimension of length 1 is never
+  // used. The other dimension's length takes its place, so that the two strides differ as in any other matrix.
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
@@ -5356,14 +5367,14 @@ def _special_terms(X, Y, multiply, x, y):
     for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
         if not _may_have_specials(T):
             continue
-        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf count 2, and all else counts 0
+        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf count 2, for the last line, and all else 0
         numbers.append(_running_sums(special, mask, dim))
         infinite = special.mul_(X_signs if dim == -1 else Y_signs)
         if infinite.norm() > 0:
             signs.append(multiply(infinite, Y_signs) if dim == -1 else multiply(X_signs, infinite))
     number = functools.reduce(torch.add, numbers or [X.new_zeros(())])
     signs = functools.reduce(torch.Tensor.add_, signs or [torch.zeros_like(number)])
-    largest = torch.finfo(X.dtype).max  # 2 * largest is Inf, so that a single special term makes Inf
+    largest = torch.finfo(X.dtype).max  # 2 * largest is Inf, so that a single NaN makes Inf
     return (number + signs).mul_(largest), (number - signs).mul_(largest)
 
 
@@ -5464,7 +5475,8 @@ def _inverses_of_specials(L, X, diagonal):
     is_special = index[:, None] >= first[:, None]
     X = X.masked_fill_(is_special, 0.0)
 
-    # Each column's first special element is computed as in substitution. Its sign begins the guess at the signs below.
+    # Each column's first special element is computed as in substitution. The guess at the signs below it begins with
+    # its sign.
     row = first.clamp(max=N - 1)
     sums = (L[batch, row].triu_() * X.mT).sum(-1)  # row j of L[batch, row] makes the first special element of column j
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
@@ -5670,8 +5682,8 @@ def _define(rules, name, schema, compute, fake):
         return
 
     # torch.func refuses the autograd rules that torch.library registers, and forward mode loses tangents in them.
-    # `derive` takes their place. As in torch's own operators, it serves the innermost of nested derivatives. The call
-    # of `overload` inside it serves the outer derivatives, in the modes of the caller.
+    # `derive` takes their place. Like torch's own operators, it records the derivative of the innermost level alone.
+    # The call of `overload` inside it goes on to the outer levels, which record theirs.
     overload = getattr(torch.ops.tril_matmul, name).default
     rules.forward = lambda *inputs: inputs[-1][0]  # the output, which is computed already
     rules.record = super(torch.autograd.Function, rules).apply  # skips Function.apply, which asks all levels for rules
@@ -5822,7 +5834,7 @@ def _call_flattening_batch(function, A, B, contraction, structure, names="AB", l
                 structure = _masked(_FULL, _masks(structure)[0], _FULL)
             C = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
             C = _reshaped(C, (*X.shape[:-1], C.shape[-1]))
-            # A copy, because torch does not allow changes in place of every view
+            # A copy, because torch forbids changes in place of some views
             return C.mT.clone(memory_format=torch.contiguous_format) if left else C
     return _call(function, A, B, contraction, structure, names=names)
 

@@ -54,8 +54,8 @@ def set_dumpable(dumpable):
 def stop_thread(process, thread):
     """Sends SIGSTOP to one thread. Returns False if the thread is gone.
 
-    It makes the system call by number, because glibc has tgkill only from 2.30 on. It does nothing on a machine
-    without a number.
+    It makes the system call by number, because glibc has tgkill only from 2.30 on. On an architecture that CALLS does
+    not cover, it does nothing and returns True.
     """
     return not CALLS or LIBC.syscall(CALLS["tgkill"], process, thread, signal.SIGSTOP) == 0
 

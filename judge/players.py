@@ -40,7 +40,7 @@ def is_leaf_with_gradient(C):
 
 
 def traits_of(X):
-    """Returns the traits of an input in any problem."""
+    """Returns the traits that every player compares. A player may add to them: see traits()."""
     hooks = (X._backward_hooks, getattr(X, "_post_accumulate_grad_hooks", None))
     return {
         "memory (share_memory_() moves it)": X.data_ptr(),

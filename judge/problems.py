@@ -466,7 +466,7 @@ class Products:
         if decoy == "open":
             others = [name for name in self.hard if name not in subtle]
             names = [*subtle, *random.sample(others, len(others)), *random.choices([*ORDINARY], k=number)]
-            kinds = (1, 5, 6, 0)  # no strides of dC reveal these
+            kinds = (1, 5, 6, 0)  # dC of these kinds has the strides of a timed call's, which would give others away
         if decoy == "hidden":
             names = ["uniform, one large entry", random.choice(measures.HIDDEN), *names]
             kinds = random.sample([random.choice((1, 5)), *[0] * (number - 1)], number)
@@ -483,7 +483,7 @@ class Products:
         """Does nothing, because truths() computes the truths of a product in this process."""
 
     def reference_of(self, call):
-        """Returns None. Judgement.examine() asks for the reference's results only if they could loosen the bound."""
+        """Returns None. So Judgement.examine() makes the reference's call, if its error could loosen the bound."""
 
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
@@ -700,7 +700,10 @@ class Anything:
         return self.nbytes, max(self.wide_bytes, self.state_bytes) + (1 << 20)
 
     def begin(self):
-        """Asks what the reference's calls do. The reference needs its shared memory for this."""
+        """Finds out whether the reference's calls draw random numbers, what they remember, and how much they read.
+
+        Unlike measure(), this makes a call, for which the reference needs its shared memory.
+        """
         self.construct(self.constructor)
         call = self.first = self.call("drawn")
         (results,), _ = self.run.requests.send(self.run.reference, [call])
