@@ -1,10 +1,12 @@
 """The benchmark writes records with all that a reader needs, and the tables in the documents are made from them and nothing else."""
 
+import contextlib
 import json
 import math
 import re
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -663,3 +665,57 @@ def test_traces_name_events_that_the_header_has(model):
     named = {name for call in used for name in re.findall(r"\bk[A-Z]\w+", call)} - {"kTraceZeros", "kTraceProducer", "kEndsTile"}
     assert named == {event.strip() for event in events}
     assert [event.strip() for event in events].index("kZerosWritten") == module("cycles").ZEROS_WRITTEN
+
+
+# ---- KernelBench's references. ---------------------------------------------------------------------------------------
+
+
+def test_references_are_judged_as_their_own_solutions(tmp_path, capsys):
+    """Two judges at a time, one of which finds that it cannot be made. A second run judges only what has no result."""
+    references, out = module("references"), tmp_path / "results.json"
+    folder = tmp_path / "level1"
+    folder.mkdir()
+    (folder / "4_Softmax.py").write_text((ROOT / "tests" / "references" / "softmax.py").read_text())
+    (folder / "8_Missing.py").write_text("import a_package_that_nobody_has\n")
+    (folder / "9_Left_out.py").write_text("")
+    arguments = [str(tmp_path), "--every", "4", "--out", str(out), "--", "--device", "cpu", "--no-timing"]
+    assert references.main(arguments) == 0
+    verdicts = {row["name"]: (row["verdict"], row["sentence"]) for row in json.loads(out.read_text())["rows"]}
+    assert {name: verdict for name, (verdict, _) in verdicts.items()} == {"level1/4": "holds", "level1/8": "could not be judged"}
+    assert "all holds: " in verdicts["level1/4"][1] and "a_package_that_nobody_has" in verdicts["level1/8"][1]
+    told = capsys.readouterr().out
+    assert "level1/8     could not be judged, " in told and re.search(r"level1 +1 +0 +1 +0\n", told)
+    assert references.main(arguments) == 0
+    assert re.fullmatch(r"\n.*\n +level1 +1 +0 +1 +0\n", capsys.readouterr().out)
+
+
+def names(command_line, text):
+    """Whether a process has this text in its command line, and has not ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return text.encode() in command_line.read_bytes()
+
+
+def test_a_series_that_is_cut_short_leaves_no_judge(tmp_path, capsys):
+    references = module("references")
+    (tmp_path / "level2").mkdir()
+    (tmp_path / "level2" / "3_Sleeps.py").write_text("import time\n\ntime.sleep(600)\n")
+    begun = time.monotonic()
+    assert references.main([str(tmp_path), "--seconds", "3", "--", "--device", "cpu"]) == 0
+    assert time.monotonic() - begun < 60 and re.search(r"level2 +0 +0 +0 +1\n", capsys.readouterr().out)
+    for _ in range(100):
+        if not (left := [path for path in Path("/proc").glob("[0-9]*/cmdline") if names(path, str(tmp_path))]):
+            break
+        time.sleep(0.05)
+    assert not left
+
+
+@pytest.mark.parametrize(
+    "arguments,told", [(["--only", "level1/7"], "has no level1/7"), ([], "has no level1/*.py"), (["--every", "0"], "from 1")]
+)
+def test_a_series_says_what_it_accepts(arguments, told, tmp_path, capsys):
+    if arguments[:1] == ["--every"]:
+        (tmp_path / "level1").mkdir()
+        (tmp_path / "level1" / "1_One.py").write_text("")
+    with pytest.raises(SystemExit) as stop:
+        module("references").main([str(tmp_path), *arguments])
+    assert stop.value.code == 2 and told in capsys.readouterr().err

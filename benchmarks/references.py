@@ -1,0 +1,183 @@
+"""Judges each KernelBench reference as its own solution, which has to hold, and says of each what came of it.
+
+    git clone https://github.com/ScalingIntelligence/KernelBench
+    python benchmarks/references.py KernelBench/KernelBench                      all of levels 1 to 3
+    python benchmarks/references.py KernelBench/KernelBench --every 4 --seconds 500 --out references.json
+    python benchmarks/references.py KernelBench/KernelBench --only level1/19 -- --no-timing --device cpu
+
+Several judges run side by side, since most of a judge's time goes into imports and into calls that are not timed. While one of them
+measures times, the others wait. The file of --out gets each result at once, and what it has of the same check.py is not judged again. A
+result counts as "could not be judged" if the judge ends with status 2, for want of memory, say.
+
+Exit status: 0 if no reference is convicted, 1 if one is, 2 for bad arguments.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LEVELS = ("level1", "level2", "level3")
+WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
+
+
+# ---- In the process of a judge ---------------------------------------------------------------------------------------
+
+
+def judge(lock, arguments):
+    """Runs check.py with these arguments, and returns its exit status.
+
+    A judge shares the lock with all others that do not measure times. While it measures times it holds the lock alone.
+    """
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        sys.path.insert(0, str(ROOT))
+        import check
+
+        measure = check.Stopwatch.measure
+
+        def measure_alone(*given, **named):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                return measure(*given, **named)
+            finally:
+                fcntl.flock(file, fcntl.LOCK_SH)
+
+        check.Stopwatch.measure = measure_alone
+        return check.main(arguments)
+
+
+# ---- The series ------------------------------------------------------------------------------------------------------
+
+
+def problems(folder, every, only):
+    """{name: file} of the problems, such as level1/19, in an order in which a series that is cut short has some of each level."""
+    found = {}
+    for level in LEVELS:
+        for path in (folder / level).glob("*.py"):
+            number = path.name.partition("_")[0]
+            if number.isdigit():
+                found[f"{level}/{number}"] = path
+    if only:
+        return {name: found.get(name) for name in only}
+    in_turns = sorted(found, key=lambda name: (int(name.partition("/")[2]) % 16, int(name.partition("/")[2]), name))
+    return {name: found[name] for name in in_turns if int(name.partition("/")[2]) % every == 0}
+
+
+def outcome(status, printed, told):
+    """What is recorded of a judge that has ended: its verdict and, where there is none, why."""
+    lines = [line for line in printed.splitlines() if line.strip()] or [""]
+    row = {"verdict": WORDS.get(status, WORDS[2]), "sentence": lines[-1][-1000:], "ratio": None, "seconds_of_the_judge": None}
+    if told:
+        row |= {"ratio": told.get("ratio"), "sentence": told.get("sentence"), "seconds_of_the_judge": told.get("seconds")}
+    return row
+
+
+class Series:
+    """Starts the judges and records their results."""
+
+    def __init__(self, options):
+        self.options, self.end = options, time.monotonic() + options.seconds
+        text = b"".join(path.read_bytes() for path in (ROOT / "check.py", *sorted((ROOT / "judge").glob("*.py"))))
+        self.digest = hashlib.sha256(text).hexdigest()[:16]
+        self.rows = {}
+        if options.out and options.out.is_file():
+            rows = json.loads(options.out.read_text())["rows"]
+            self.rows = {row["name"]: row for row in rows if row["judge_sha256"] == self.digest}
+
+    def record(self, name, row):
+        self.rows[name] = {"name": name, **row, "judge_sha256": self.digest}
+        told = f", {row['ratio']:.2f}x" if isinstance(row["ratio"], float) else ""
+        said = "" if row["verdict"] == WORDS[0] else f": {row['sentence']}"
+        print(f"{name:<12} {row['verdict']}{told}, {row['seconds']:.0f} s{said}", flush=True)
+        if self.options.out:
+            unfinished = self.options.out.with_suffix(".part")
+            unfinished.write_text(json.dumps({"rows": list(self.rows.values())}, indent=1) + "\n")
+            unfinished.replace(self.options.out)
+
+    def run(self, files):
+        """Judges the problems that have no result yet, as far as the time allows."""
+        waiting, running = [name for name in files if name not in self.rows], {}
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                while (waiting or running) and time.monotonic() < self.end:
+                    while waiting and len(running) < self.options.side_by_side:
+                        name = waiting.pop(0)
+                        running[name] = self.start(Path(folder), name, files[name])
+                    time.sleep(0.05)
+                    for name in [name for name, (process, _, _) in running.items() if process.poll() is not None]:
+                        process, begun, base = running.pop(name)
+                        printed, told = base.with_suffix(".txt").read_text(errors="replace"), None
+                        with contextlib.suppress(OSError, ValueError):
+                            told = json.loads(base.with_suffix(".json").read_text())
+                        seconds = round(time.monotonic() - begun, 1)
+                        self.record(name, {**outcome(process.returncode, printed, told), "seconds": seconds})
+            finally:
+                for process, _, _ in running.values():  # the time is over; the judge's own children end with it
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def start(self, folder, name, path):
+        """Starts a judge. Returns its process, when that was, and the name of its files without the suffix."""
+        base = folder / name.replace("/", "_")
+        solution = base.with_suffix(".py")
+        solution.write_text(path.read_text(encoding="utf-8-sig") + "\n\nclass ModelNew(Model):\n    pass\n")
+        command = [sys.executable, __file__, "--judge", str(folder / "lock"), "--reference", str(path), "--solution", str(solution)]
+        command += ["--json", str(base.with_suffix(".json")), *self.options.given]
+        with open(base.with_suffix(".txt"), "w") as printed:
+            process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True)
+        return process, time.monotonic(), base
+
+    def table(self, files):
+        words = [*WORDS.values(), "not reached"]
+        print("\n" + "".join(f"{word:>21}" for word in ("level", *words)))
+        for level in LEVELS:
+            mine = [name for name in files if name.startswith(level)]
+            counts = Counter(self.rows[name]["verdict"] if name in self.rows else words[-1] for name in mine)
+            if mine:
+                print(f"{level:>21}" + "".join(f"{counts[word]:>21}" for word in words))
+
+
+def parse(arguments):
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], epilog="What follows -- goes to check.py.")
+    add = parser.add_argument
+    add("folder", type=Path, help="KernelBench's folder of level1, level2 and level3")
+    add("--every", type=int, default=1, metavar="N", help="the problems whose number N divides (default 1: all)")
+    add("--only", nargs="+", metavar="NAME", help="these problems alone, such as level1/19")
+    add("--seconds", type=float, default=1e6, help="of the whole series; what is not judged by then is not reached")
+    add("--side-by-side", type=int, default=4, metavar="N", help="judges at a time (default 4); 1 if memory is short")
+    add("--out", type=Path, metavar="FILE", help="a JSON file for the results, which a later run goes on with")
+    options = parser.parse_args(arguments[:at])
+    options.given = arguments[at + 1 :]
+    files = problems(options.folder, max(1, options.every), options.only)
+    missing = [name for name, path in files.items() if path is None]
+    if missing or not files:
+        what = ", ".join(missing) or "level1/*.py"
+        parser.error(f"argument folder: {options.folder} has no {what}; KernelBench's folder KernelBench is accepted")
+    if min(options.every, options.side_by_side) < 1:
+        parser.error("arguments --every and --side-by-side: whole numbers from 1 on are accepted")
+    return options, files
+
+
+def main(arguments):
+    options, files = parse(arguments)
+    series = Series(options)
+    series.run(files)
+    series.table(files)
+    return int(any(series.rows[name]["verdict"] == WORDS[1] for name in files if name in series.rows))
+
+
+if __name__ == "__main__":
+    sys.exit(judge(sys.argv[2], sys.argv[3:]) if sys.argv[1:2] == ["--judge"] else main(sys.argv[1:]))
