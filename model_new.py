@@ -821,7 +821,7 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t min_for_4 = is_masked(p) ? kMinKBlocksFor4CtasMasked : kMinKBlocksFor4Ctas;
   int splits = 1;
   if (4 * small <= sms && k_blocks >= min_for_4)
-    splits = 4;
+    splits = SplitPlan::kMostSplits;
   else if (2 * small <= sms && k_blocks >= kMinKBlocksFor2Ctas)
     splits = 2;
   const bool is_tail_short = p.c_lower && p.batches == 1 && p.m % kLargeTile == 0 && over < large &&
@@ -1605,13 +1605,27 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 
 // ---- Tiles of 64 x 64: sums that CTAs send to each other.
 
-// Sends a thread's sums to the CTAs of the cluster that add them up, in units of 16 bytes. find_slot(u, rank) returns
-// where lane 0 of the warp puts unit u, and sets `rank` to that of the CTA that gets the unit. The other lanes follow.
-// Each lane finds the slot of one unit, and shuffles tell the other lanes. `arrived` is an mbarrier of one arrival. It
-// counts the bytes that come to its CTA. Before the call, all CTAs that get sums must be done with what is there.
+// 16 bytes of the sums of one thread.
+template <typename Acc>
+using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
+
+// Returns unit u of a thread's sums.
+template <typename Acc, int kCount>
+DEVICE SumUnit<Acc> unit_of(const Acc (&sum)[kCount], int u) {
+  constexpr int kSums = 16 / sizeof(Acc);
+  SumUnit<Acc> unit;
+  UNROLL for (int e = 0; e < kSums; ++e) unit.v[e] = sum[u * kSums + e];
+  return unit;
+}
+
+// Sends a thread's sums, in units of 16 bytes, to the CTAs of the cluster that add them up. find_slot(u, rank) returns
+// where lane 0 of the warp puts unit u, and sets `rank` to the rank of the CTA that gets the unit. Lane 1 puts its unit
+// u behind that of lane 0, and so on. Each lane finds the slot of one unit, and shuffles tell the other lanes.
+// `arrived` is an mbarrier with one arrival. It counts the bytes that come to its CTA. Before the call, no CTA that
+// gets sums may still need what the slots hold.
 template <typename Acc, int kCount, typename Find>
 DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& find_slot) {
-  constexpr int kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;   // sums of a unit, and units of a thread
+  constexpr int kUnits = kCount * sizeof(Acc) / 16;   // units of a thread
   const uint32_t lane = threadIdx.x % 32;
   uint32_t rank;
   const void* slot = find_slot(lane % kUnits, rank);
@@ -1620,8 +1634,7 @@ DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& f
   UNROLL for (int u = 0; u < kUnits; ++u) {
     const uint32_t unit_address = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16,
                    unit_barrier = __shfl_sync(0xFFFFFFFFu, barrier, u);
-    AlignedArray<Acc, kSums> unit;
-    UNROLL for (int e = 0; e < kSums; ++e) unit.v[e] = sum[u * kSums + e];
+    const SumUnit<Acc> unit = unit_of(sum, u);
     store_async(unit_address, reinterpret_cast<const int*>(unit.v), unit_barrier);
   }
 }
@@ -1865,11 +1878,8 @@ DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)
 
 // ---- Tiles of 64 x 64: the epilogue, which adds up the splits of a tile and writes it.
 
-// 16 bytes of a lane's sums. The CTAs that share a tile divide its units among them: each CTA gets its units of all
-// splits, and adds them.
-template <typename Acc>
-using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
-// Layout [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
+// The CTAs that share a tile divide its units among them. Each CTA gets its units of all splits, and adds them. Layout
+// [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
@@ -1891,11 +1901,6 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized =
       p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
-  auto unit = [&](int u) {
-    SumUnit<Acc> v;
-    UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
-    return v;
-  };
   // Writes what exists of unit u of warp w. With `whole` all of it exists, and C takes vectors. With `twice` what is
   // below the diagonal is also written above it, transposed.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
@@ -1925,7 +1930,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
   };
   const bool direct = alone && row + kBlock <= p.m && col + kBlock <= p.n && !p.symmetric;
   if (direct && vectorized) {
-    UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), std::false_type(), warp, u, unit(u));
+    UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), std::false_type(), warp, u, unit_of(sum, u));
     return zeros_above(0, kBlock);
   }
   // Neighbours in a column belong to different lanes, so a column-major C of 16 bits is written element by element
@@ -1941,7 +1946,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
                  end = first + units;
   if (splits == 1) {
     __syncthreads();   // all threads have read the stages
-    UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
+    UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit_of(sum, u);
   } else if constexpr (kArch >= 900) {
     const uint32_t first_rank = cta_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&arrived, sizeof(sums));
@@ -2286,7 +2291,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   if constexpr (kTwoTf32<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
-  // Sums that are not finite may be wrong in two cases: a mask's zero has met an Inf, or float32 was split in two,
+  // A sum that is not finite may be wrong in two cases. A zero of a mask has met an Inf. Or float32 was split in two,
   // which makes NaN of Inf and may overflow
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // All threads have read the stages, so other CTAs may send sums there. Those CTAs need nothing that this CTA wrote,
@@ -2656,7 +2661,6 @@ _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // rows of a CTA's tile, in blocks: one block per consumer warpgroup
-[[maybe_unused]] constexpr int kMostSplits = 4;   // the most CTAs that share the k of a tile
 // The teams of threads that share a named barrier: all consumers, each warpgroup of consumers (kGroupTeam and
 // kGroupTeam + 1), and the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
@@ -3011,10 +3015,11 @@ struct SixteenBitPolicy {
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // The first CTAs of the cluster add up the sums, in the order of k: CTA j those of column j of boxes. All CTAs,
-      // that one included, send it their sums once all have read their stages, since the sums go there
+      // CTA j of the cluster adds up the sums of column j of boxes, in the order of k. All CTAs send it their sums of
+      // this column. The sums go to the stages, so all CTAs have to have read their stages before
       constexpr int kUnits = kBlock / 8;   // how many units of 16 bytes of a box a thread has
-      auto& sums = *reinterpret_cast<float4(*)[kMostSplits][kUnits][32 * kConsumerWarps]>(shared.policy.stage);
+      auto& sums =
+          *reinterpret_cast<float4(*)[SplitPlan::kMostSplits][kUnits][32 * kConsumerWarps]>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sums), "the sums must fit the stages");
       if (threadIdx.x == 0 && rank < kCols)
         barrier_arrive_expect_tx(&shared.policy.sums_arrived, args.tiles.splits * sizeof(sums[0]));
@@ -4319,7 +4324,7 @@ struct Workspace {
 // ---- fp16x3, launching: all kernels of a product, or of two.
 
 // Other parts of the source define these functions: see _CUDA_PARTS. launch_fixup is a function of the section Fix-up.
-// The others are instances of launch_fp16x3_product and launch_fp16x3_gradients.
+// The other functions are instances of launch_fp16x3_product and launch_fp16x3_gradients.
 using PackedLauncher = void(const Fp16x3Product& args, const Gpu& gpu);
 PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup;
 using GradientsLauncher = void(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu);
@@ -5367,7 +5372,7 @@ def _special_terms(X, Y, multiply, x, y):
     for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
         if not _may_have_specials(T):
             continue
-        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf count 2, for the last line, and all else 0
+        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf count 2, as the last line needs. All else counts 0
         numbers.append(_running_sums(special, mask, dim))
         infinite = special.mul_(X_signs if dim == -1 else Y_signs)
         if infinite.norm() > 0:

@@ -1,13 +1,13 @@
-"""Judges each KernelBench reference as its own solution, which has to hold, and says of each what came of it.
+"""Judges each KernelBench reference as its own solution. Each has to hold.
 
     git clone https://github.com/ScalingIntelligence/KernelBench
     python benchmarks/references.py KernelBench/KernelBench                      all of levels 1 to 3
     python benchmarks/references.py KernelBench/KernelBench --every 4 --seconds 500 --out references.json
     python benchmarks/references.py KernelBench/KernelBench --only level1/19 -- --no-timing --device cpu
 
-Several judges run side by side, since most of a judge's time goes into imports and into calls that are not timed. While one of them
-measures times, the others wait. The file of --out gets each result at once, and what it has of the same check.py is not judged again. A
-result counts as "could not be judged" if the judge ends with status 2, for want of memory, say.
+Several judges run side by side. Most of a judge's time goes into imports and into calls that are not timed. While one judge measures times,
+the other judges wait. Each result goes to the file of --out at once. A later run goes on with this file, and judges again only what an
+older check.py has judged. A reference "could not be judged" if the judge ends with status 2, for example without enough memory.
 
 Exit status: 0 if no reference is convicted, 1 if one is, 2 for bad arguments.
 """
@@ -37,7 +37,7 @@ WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
 def judge(lock, arguments):
     """Runs check.py with these arguments, and returns its exit status.
 
-    A judge shares the lock with all others that do not measure times. While it measures times it holds the lock alone.
+    While a judge measures times, it holds the lock alone. Otherwise it shares the lock with other judges.
     """
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -61,21 +61,22 @@ def judge(lock, arguments):
 
 
 def problems(folder, every, only):
-    """{name: file} of the problems, such as level1/19, in an order in which a series that is cut short has some of each level."""
-    found = {}
+    """Returns {name: file} of the problems. A name is level1/19, for example.
+
+    The order mixes levels and numbers. So a series that is cut short has judged some problems of each level.
+    """
+    found = []
     for level in LEVELS:
         for path in (folder / level).glob("*.py"):
             number = path.name.partition("_")[0]
             if number.isdigit():
-                found[f"{level}/{number}"] = path
-    if only:
-        return {name: found.get(name) for name in only}
-    in_turns = sorted(found, key=lambda name: (int(name.partition("/")[2]) % 16, int(name.partition("/")[2]), name))
-    return {name: found[name] for name in in_turns if int(name.partition("/")[2]) % every == 0}
+                found.append((int(number) % 16, int(number), level, path))
+    named = {f"{level}/{number}": path for _, number, level, path in sorted(found) if only or number % every == 0}
+    return {name: named.get(name) for name in only} if only else named
 
 
 def outcome(status, printed, told):
-    """What is recorded of a judge that has ended: its verdict and, where there is none, why."""
+    """Returns what is recorded of a judge that has ended: its verdict, or why there is none."""
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     row = {"verdict": WORDS.get(status, WORDS[2]), "sentence": lines[-1][-1000:], "ratio": None, "seconds_of_the_judge": None}
     if told:
@@ -106,7 +107,7 @@ class Series:
             unfinished.replace(self.options.out)
 
     def run(self, files):
-        """Judges the problems that have no result yet, as far as the time allows."""
+        """Judges the problems that have no result yet, until the time is over."""
         waiting, running = [name for name in files if name not in self.rows], {}
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -161,13 +162,13 @@ def parse(arguments):
     add("--out", type=Path, metavar="FILE", help="a JSON file for the results, which a later run goes on with")
     options = parser.parse_args(arguments[:at])
     options.given = arguments[at + 1 :]
-    files = problems(options.folder, max(1, options.every), options.only)
+    if min(options.every, options.side_by_side) < 1:
+        parser.error("arguments --every and --side-by-side: whole numbers from 1 on are accepted")
+    files = problems(options.folder, options.every, options.only)
     missing = [name for name, path in files.items() if path is None]
     if missing or not files:
         what = ", ".join(missing) or "level1/*.py"
         parser.error(f"argument folder: {options.folder} has no {what}; KernelBench's folder KernelBench is accepted")
-    if min(options.every, options.side_by_side) < 1:
-        parser.error("arguments --every and --side-by-side: whole numbers from 1 on are accepted")
     return options, files
 
 
