@@ -5,9 +5,10 @@
     python benchmarks/references.py KernelBench/KernelBench --every 4 --seconds 500 --out references.json
     python benchmarks/references.py KernelBench/KernelBench --only level1/19 -- --no-timing --device cpu
 
-Several judges run side by side. Most of a judge's time goes into imports and into calls that are not timed. While one judge measures times,
-the other judges wait. Each result goes to the file of --out at once. A later run goes on with this file, and judges again only what an
-older check.py has judged. A reference "could not be judged" if the judge ends with status 2, for example without enough memory.
+Several judges run side by side. Most of a judge's time goes into starting processes and loading files. One judge at a time uses the GPU
+otherwise. A problem with tensors of more than 1 GB has the GPU's memory for itself; these problems come last. A judge that runs out of
+memory beside others is started once more, alone. Each result goes to the file of --out at once. A later run goes on with this file, and
+judges again only what an older check.py has judged. A reference "could not be judged" if its judge ends with status 2.
 
 Exit status: 0 if no reference is convicted, 1 if one is, 2 for bad arguments.
 """
@@ -28,32 +29,34 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("level1", "level2", "level3")
+LARGE = 1e9  # bytes
 WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
 
 
 # ---- In the process of a judge ---------------------------------------------------------------------------------------
 
 
-def judge(lock, arguments):
-    """Runs check.py with these arguments, and returns its exit status.
+def judge(folder, is_alone, arguments):
+    """Runs check.py with these arguments, and returns its exit status. `folder` has the locks.
 
-    While a judge measures times, it holds the lock alone. Otherwise it shares the lock with other judges.
+    The lock of the GPU is released while a process starts and loads its file. The lock of the memory is held alone if `is_alone`, otherwise
+    shared.
     """
-    with open(lock, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        sys.path.insert(0, str(ROOT))
-        import check
+    sys.path.insert(0, str(ROOT))
+    import check
 
-        measure = check.Stopwatch.measure
+    with open(folder / "gpu", "a") as gpu, open(folder / "memory", "a") as memory:
+        fcntl.flock(memory, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        begin = check.begin
 
-        def measure_alone(*given, **named):
-            fcntl.flock(file, fcntl.LOCK_EX)
+        def begin_beside_others(*given):
+            fcntl.flock(gpu, fcntl.LOCK_UN)
             try:
-                return measure(*given, **named)
+                return begin(*given)
             finally:
-                fcntl.flock(file, fcntl.LOCK_SH)
+                fcntl.flock(gpu, fcntl.LOCK_EX)
 
-        check.Stopwatch.measure = measure_alone
+        check.begin = begin_beside_others
         return check.main(arguments)
 
 
@@ -75,12 +78,31 @@ def problems(folder, every, only):
     return {name: named.get(name) for name in only} if only else named
 
 
+def size_of(path):
+    """Returns the bytes of a reference's inputs, parameters and result, without computing them, or 0 if torch cannot tell."""
+    import torch
+
+    def size(value):
+        if isinstance(value, torch.Tensor):
+            return value.nbytes
+        return sum(map(size, value)) if isinstance(value, (list, tuple)) else 0
+
+    namespace = {"__name__": path.stem}
+    with contextlib.suppress(Exception), torch.device("meta"), torch.no_grad():
+        exec(compile(path.read_text(encoding="utf-8-sig"), str(path), "exec"), namespace)
+        inputs, module = namespace["get_inputs"](), namespace["Model"](*namespace["get_init_inputs"]())
+        return size(inputs) + size(list(module.state_dict().values())) + size(module(*inputs))
+    return 0
+
+
 def outcome(status, printed, told):
-    """Returns what is recorded of a judge that has ended: its verdict, or why there is none."""
+    """Returns what is recorded of a judge that has ended: its verdict, or why there is none, and the times of a call."""
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     row = {"verdict": WORDS.get(status, WORDS[2]), "sentence": lines[-1][-1000:], "ratio": None, "seconds_of_the_judge": None}
     if told:
         row |= {"ratio": told.get("ratio"), "sentence": told.get("sentence"), "seconds_of_the_judge": told.get("seconds")}
+        times = told.get("timings", {}).get("forward", {})
+        row["us"] = {who: each["us"] for who, each in times.items() if isinstance(each, dict)}
     return row
 
 
@@ -108,33 +130,40 @@ class Series:
 
     def run(self, files):
         """Judges the problems that have no result yet, until the time is over."""
-        waiting, running = [name for name in files if name not in self.rows], {}
+        new = [name for name in files if name not in self.rows]
+        alone = {name for name in new if size_of(files[name]) > LARGE}
+        waiting, running = sorted(new, key=alone.__contains__), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
                 while (waiting or running) and time.monotonic() < self.end:
                     while waiting and len(running) < self.options.side_by_side:
                         name = waiting.pop(0)
-                        running[name] = self.start(Path(folder), name, files[name])
+                        running[name] = self.start(Path(folder), name, files[name], name in alone)
                     time.sleep(0.05)
                     for name in [name for name, (process, _, _) in running.items() if process.poll() is not None]:
                         process, begun, base = running.pop(name)
                         printed, told = base.with_suffix(".txt").read_text(errors="replace"), None
                         with contextlib.suppress(OSError, ValueError):
                             told = json.loads(base.with_suffix(".json").read_text())
-                        seconds = round(time.monotonic() - begun, 1)
-                        self.record(name, {**outcome(process.returncode, printed, told), "seconds": seconds})
+                        row = outcome(process.returncode, printed, told)
+                        if row["verdict"] == WORDS[2] and "memory" in row["sentence"] and name not in alone:
+                            alone.add(name)
+                            waiting.append(name)
+                        else:
+                            self.record(name, {**row, "seconds": round(time.monotonic() - begun, 1)})
             finally:
                 for process, _, _ in running.values():  # the time is over; the judge's own children end with it
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
-    def start(self, folder, name, path):
+    def start(self, folder, name, path, is_alone):
         """Starts a judge. Returns its process, when that was, and the name of its files without the suffix."""
         base = folder / name.replace("/", "_")
         solution = base.with_suffix(".py")
         solution.write_text(path.read_text(encoding="utf-8-sig") + "\n\nclass ModelNew(Model):\n    pass\n")
-        command = [sys.executable, __file__, "--judge", str(folder / "lock"), "--reference", str(path), "--solution", str(solution)]
+        command = [sys.executable, __file__, "--judge", str(folder), str(int(is_alone))]
+        command += ["--reference", str(path), "--solution", str(solution)]
         command += ["--json", str(base.with_suffix(".json")), *self.options.given]
         with open(base.with_suffix(".txt"), "w") as printed:
             process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True)
@@ -158,7 +187,7 @@ def parse(arguments):
     add("--every", type=int, default=1, metavar="N", help="the problems whose number N divides (default 1: all)")
     add("--only", nargs="+", metavar="NAME", help="these problems alone, such as level1/19")
     add("--seconds", type=float, default=1e6, help="of the whole series; what is not judged by then is not reached")
-    add("--side-by-side", type=int, default=4, metavar="N", help="judges at a time (default 4); 1 if memory is short")
+    add("--side-by-side", type=int, default=4, metavar="N", help="judges at a time (default 4)")
     add("--out", type=Path, metavar="FILE", help="a JSON file for the results, which a later run goes on with")
     options = parser.parse_args(arguments[:at])
     options.given = arguments[at + 1 :]
@@ -181,4 +210,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(judge(sys.argv[2], sys.argv[3:]) if sys.argv[1:2] == ["--judge"] else main(sys.argv[1:]))
+    sys.exit(judge(Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:]) if sys.argv[1:2] == ["--judge"] else main(sys.argv[1:]))
