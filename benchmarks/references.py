@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("level1", "level2", "level3")
 LARGE = 1e9  # bytes
+SECONDS_PER_SIZE = 10
 WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
 
 
@@ -60,6 +61,33 @@ def judge(folder, is_alone, arguments):
         return check.main(arguments)
 
 
+# ---- In the process that finds sizes ---------------------------------------------------------------------------------
+
+
+def sizes(paths):
+    """Prints for each reference the bytes of its inputs, parameters and result, or 0 if torch cannot tell without computing them."""
+    import torch
+
+    def size(value):
+        if isinstance(value, torch.Tensor):
+            return value.nbytes
+        return sum(map(size, value)) if isinstance(value, (list, tuple)) else 0
+
+    def stop(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    for path in paths:
+        found, namespace = 0, {"__name__": "reference"}
+        signal.alarm(SECONDS_PER_SIZE)
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr), torch.device("meta"), torch.no_grad():
+            exec(compile(Path(path).read_text(encoding="utf-8-sig"), path, "exec"), namespace)
+            inputs, module = namespace["get_inputs"](), namespace["Model"](*namespace["get_init_inputs"]())
+            found = size(inputs) + size(list(module.state_dict().values())) + size(module(*inputs))
+        signal.alarm(0)
+        print(found, flush=True)
+
+
 # ---- The series ------------------------------------------------------------------------------------------------------
 
 
@@ -78,23 +106,6 @@ def problems(folder, every, only):
     return {name: named.get(name) for name in only} if only else named
 
 
-def size_of(path):
-    """Returns the bytes of a reference's inputs, parameters and result, without computing them, or 0 if torch cannot tell."""
-    import torch
-
-    def size(value):
-        if isinstance(value, torch.Tensor):
-            return value.nbytes
-        return sum(map(size, value)) if isinstance(value, (list, tuple)) else 0
-
-    namespace = {"__name__": path.stem}
-    with contextlib.suppress(Exception), torch.device("meta"), torch.no_grad():
-        exec(compile(path.read_text(encoding="utf-8-sig"), str(path), "exec"), namespace)
-        inputs, module = namespace["get_inputs"](), namespace["Model"](*namespace["get_init_inputs"]())
-        return size(inputs) + size(list(module.state_dict().values())) + size(module(*inputs))
-    return 0
-
-
 def outcome(status, printed, told):
     """Returns what is recorded of a judge that has ended: its verdict, or why there is none, and the times of a call."""
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
@@ -103,6 +114,8 @@ def outcome(status, printed, told):
         row |= {"ratio": told.get("ratio"), "sentence": told.get("sentence"), "seconds_of_the_judge": told.get("seconds")}
         times = told.get("timings", {}).get("forward", {})
         row["us"] = {who: each["us"] for who, each in times.items() if isinstance(each, dict)}
+    else:
+        row["printed"] = lines[-30:]
     return row
 
 
@@ -131,7 +144,7 @@ class Series:
     def run(self, files):
         """Judges the problems that have no result yet, until the time is over."""
         new = [name for name in files if name not in self.rows]
-        alone = {name for name in new if size_of(files[name]) > LARGE}
+        alone = self.large(new, files)
         waiting, running = sorted(new, key=alone.__contains__), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -156,6 +169,16 @@ class Series:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
+
+    def large(self, names, files):
+        """Returns the problems whose tensors have more than LARGE bytes."""
+        command = [sys.executable, __file__, "--sizes", *(str(files[name]) for name in names)]
+        left = max(0.0, self.end - time.monotonic())
+        try:
+            told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=left).stdout
+        except subprocess.TimeoutExpired as error:
+            told = error.stdout or b""
+        return {name for name, size in zip(names, told.split(), strict=False) if int(size) > LARGE}
 
     def start(self, folder, name, path, is_alone):
         """Starts a judge. Returns its process, when that was, and the name of its files without the suffix."""
@@ -210,4 +233,6 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(judge(Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:]) if sys.argv[1:2] == ["--judge"] else main(sys.argv[1:]))
+    if sys.argv[1:2] == ["--judge"]:
+        sys.exit(judge(Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:]))
+    sys.exit(sizes(sys.argv[2:]) if sys.argv[1:2] == ["--sizes"] else main(sys.argv[1:]))

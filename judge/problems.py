@@ -830,6 +830,9 @@ class Anything:
     def find_truths(self, calls, references=None):
         """Stores the reference's results of calls, in its own dtypes and in float64. `references` has known results."""
         references = references or self.ask(calls, is_exact=False)
+        for reference in references:
+            if isinstance(reference, str):  # on a GPU without free memory, for example
+                raise self.run.reference.fault(f" is wrong: {reference}")
         for call, reference, exact in zip(calls, references, self.ask(calls, is_exact=True), strict=True):
             call.truth = reference, exact
 

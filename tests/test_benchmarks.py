@@ -9,6 +9,7 @@ import sys
 import time
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sanitize
@@ -687,6 +688,20 @@ def test_references_are_judged_as_their_own_solutions(tmp_path, capsys):
     assert "level1/8     could not be judged, " in told and re.search(r"level1 +1 +0 +1 +0\n", told)
     assert references.main(arguments) == 0
     assert re.fullmatch(r"\n.*\n +level1 +1 +0 +1 +0\n", capsys.readouterr().out)
+
+
+def test_large_problems_are_judged_alone(tmp_path):
+    made = "import torch\n\nprint(12)\nModel = torch.nn.ReLU\n\n\ndef get_init_inputs():\n    return []\n\n\ndef get_inputs():\n"
+    large, small = (f"{made}    return [torch.rand({size})]\n" for size in ("1 << 28", "8"))
+    texts = {"large": large, "small": small, "none": "1 / 0\n"}
+    files = {name: tmp_path / f"{name}.py" for name in texts}
+    for name, file in files.items():
+        file.write_text(texts[name])
+    references = module("references")
+    series = references.Series(SimpleNamespace(seconds=100, out=None))
+    assert series.large(["none", "large", "small"], files) == {"large"}
+    series.end = 0.0
+    assert series.large(["large"], files) == set()
 
 
 def names(command_line, text):

@@ -1312,6 +1312,17 @@ def test_who_is_disturbed_is_not_called_slower(times, slower):
     assert watch_of(reference).settle(reference, [(10, sum(times) * 1e-6, times)] * 3)["slower"] == slower
 
 
+@pytest.mark.parametrize("slow,slower", [(13500.0, False), (11400.0, True)], ids=["noisy", "steady"])
+def test_a_copy_of_the_reference_is_not_called_slower(slow, slower):
+    """A network of many short kernels was judged as its own solution: 13.14 ms for 11.32 ms, and the verdict said "0.86x, slower"."""
+    quiet, solution = [11320.0] * 10, [13140.0] * 10
+    noisy = quiet[:5] + [slow] * 5
+    requests = {name: [(10, sum(each) * 1e-6, each)] * 3 for name, each in (("alone", quiet), ("reference", noisy), ("solution", solution))}
+    settled = watch_of(requests["alone"]).settle(requests["reference"], requests["solution"])
+    assert settled["ratio"] == pytest.approx(0.8615, rel=1e-3) and settled["slower"] == slower and settled["lower_bound"] != slower
+    assert check.ratio(settled) == ("0.86x, slower" if slower else "at least 0.86x, which leaves open whether it is faster")
+
+
 @pytest.mark.parametrize("quiet,slow,counts", [(3, 110.0, 110.0), (3, 8000.0, 100.0), (1, 700.0, 700.0), (1, 8000.0, 100.0)])
 def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow, counts):
     """On a machine with other work the reference once took 7 ms, a cheat 0.5: 14x was certified."""

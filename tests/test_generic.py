@@ -1,11 +1,12 @@
 """What holds of the parts of the judge that know any problem in KernelBench's form: judge/values.py, modules.py and generic.py."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from judge import generic, measures, modules, values
+from judge import generic, measures, modules, problems, values
 
 CPU = torch.device("cpu")
 
@@ -305,6 +306,16 @@ def test_perturbed_inputs_lie_to_both_sides():
         off = (up - x.double()).abs() / (x.double().max() if absolute else x.double())
         off /= torch.finfo(torch.float32).eps
         assert float(off.min()) > 7.9 and float(off.max()) < 16.1
+
+
+def test_a_reference_that_fails_in_the_middle_is_named():
+    """Without memory for a convolution, torch's error names no memory, and the judge failed with a TypeError."""
+    anything = object.__new__(problems.Anything)
+    anything.run = SimpleNamespace(reference=SimpleNamespace(fault=lambda what: problems.CannotRun(f"the reference{what}")))
+    told = "the reference raises RuntimeError: GET was unable to find an engine"
+    anything.ask = lambda calls, is_exact: [{"result": torch.ones(1)}, told]
+    with pytest.raises(problems.CannotRun, match="the reference is wrong: .*unable to find an engine"):
+        anything.find_truths([SimpleNamespace(truth=None), SimpleNamespace(truth=None)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bool, torch.int64, torch.complex64])
