@@ -1,16 +1,16 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-The judge calls the solution some 100 to 350 times, in a process of its own. The inputs are fresh, but a third of them
-are used twice. They have sizes up to twice --size and contain ordinary and hard numbers. Gradients are judged too.
-Each element of each result is compared with a float64 product. Then the judge times the solution and the reference in
-turns at --size, by its own clock, and compares the results of the timed calls too. The last line is the verdict:
-`all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md describes the details. The judge is no
-sandbox: the solution runs under your user account.
+The judge calls the solution some 100 to 350 times before it times it, in a process of its own. The inputs are fresh,
+but some 25 to 80 calls are made twice. They have sizes up to twice --size and contain ordinary and hard numbers.
+Gradients are judged too. Each element of each result is compared with a float64 product. Then the judge times the
+solution and the reference in turns at --size, by its own clock, and compares the results of the timed calls too. The
+last line is the verdict: `all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md describes the
+details. The judge is no sandbox: the solution runs under your user account.
 
     python check.py                                    judges model_new.py against reference_model.py, beside this file
     python check.py --solution theirs.py               anybody's KernelBench-style file
     python check.py --reference r.py --solution s.py   a solution of any KernelBench problem, whose reference is r.py
-    python check.py --size 256 --no-timing             takes ten seconds on a small machine
+    python check.py --size 256 --no-timing             takes ten to thirty seconds on two cores
 
 Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (a bad option, no such file or GPU,
 not enough memory, or a reference that does not compute the problem); 130 Ctrl-C; 141 a closed pipe.
@@ -1432,8 +1432,8 @@ class Stopwatch:
             print(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
         has_told = times["ratio"] or times["noisy"] or times["too_short"]
         shown = ratio(times) if has_told else "no ratio, because --seed repeats a run"
-        clock = "its own clock" if times["clock"] == "inside" else "the time from outside, for they differ"
-        print(f"       {what:<20} {shown}, by {clock}")
+        clock = "the child's clock" if times["clock"] == "inside" else "the judge's clock, since the two differ"
+        print(f"       {what:<20} {shown}" + (f", by {clock}" if times["ratio"] else ""))
 
 
 # ==== 6. Command line ====
@@ -1466,28 +1466,29 @@ def parse(argv):
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
     told = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
-    told += "; any: what --reference computes (default: lower, any with --reference)"
+    told += "; any: what --reference computes (default: lower, or any if --reference is given)"
     add("--problem", choices=list(PROBLEMS), help=told)
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
-    add("--reference", metavar="FILE", help="default: reference_model.py")
-    told = "the size that is timed; sizes up to twice it are judged (transposed_a: up to it, K); inverse: in batches"
+    told = "the file to compare with and to time against (default: reference_model.py)"
+    add("--reference", metavar="FILE", help=told)
+    told = "the size that is timed; sizes up to twice it are judged; for transposed_a it is K, the largest size"
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help=told)
     add("--one-size", action="store_true", help="judge --size alone, of one product: for a file that computes no other")
-    told = "any: another value for a constant of the reference's file"
+    told = "any: replaces the value of a constant in the reference's file"
     add("--set", metavar="NAME=VALUE", action="append", default=[], help=told)
     add("--dtype", choices=list(DTYPES), help="default: float32")
-    told = "allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU"
+    told = "allow the reference and the solution to use TF32 in float32 (torch's setting 'high'); needs a GPU"
     add("--tf32", action="store_true", help=told)
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
     device = "cuda" if gpus else "cpu"
     add("--device", type=device_name, choices=["cpu", *gpus], default=device, help="default: a GPU if any")
     told = "repeat a run; no ratio is certified, because a solution could know the seed"
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=told)
-    told = "seconds for a request beyond the reference's time (60); loading a file may take ten times that"
+    told = "seconds that a request may take longer than the reference (60); loading a file may take ten times that"
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help=told)
-    told = "calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)"
+    told = "calls that are timed at least, as far as 4 requests hold them (default: 30, on a CPU 8)"
     add("--trials", metavar="T", type=number(int, 1, 10**5), help=told)
-    told = "seconds of a whole run at most (3600); the exit status is 2 beyond that"
+    told = "seconds that a whole run may take (3600); a longer run ends with status 2"
     add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help=told)
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")

@@ -706,13 +706,20 @@ def run_suite(name, bench, folder, commit=None):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Each suite says in this file what it measures.")
     add, has_gpu = parser.add_argument, torch.cuda.is_available()
-    add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
-    add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
-    add("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
-    add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="whose JSON files are replaced")
-    add("--commit", help="what to record where there is no git checkout to ask")
-    add("--seed", type=int, default=0, help="of the random inputs (default 0)")
-    add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
+    told = f"default: {' '.join(GPU_SUITES)}; without a GPU cpu. Only if named: {' '.join(IF_ASKED + WITHOUT_GPU)}"
+    add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=told)
+    add("--sizes", nargs="+", type=positive, metavar="N", help="sizes in place of those of a suite, if the suite has sizes")
+    add("--trials", type=positive, default=30, help="calls per side of a row; large sizes get fewer (default 30)")
+    add(
+        "--out",
+        type=Path,
+        default=ROOT / "benchmarks" / "results",
+        metavar="DIR",
+        help="the folder whose JSON files are replaced (default: benchmarks/results)",
+    )
+    add("--commit", help="the commit to record, if git cannot tell it")
+    add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="the file to time (default: model_new.py)")
     given = parser.parse_args(arguments)
     given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
     need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]

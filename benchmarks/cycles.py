@@ -6,6 +6,7 @@ It prints one JSON object per case: forward with uniform and with normal inputs,
 it and keeps the record. The numbers of a case are means over all SMs, in cycles of the SM's clock, and add up to the kernel's cycles.
 """
 
+import argparse
 import ctypes
 import json
 import statistics
@@ -114,12 +115,16 @@ def measure(tracer, N, inputs, gradients):
     return {"N": N, "inputs": inputs, "what": "gradients" if gradients else "forward", **summarize(words)}
 
 
-def main(path, *sizes):
-    tracer = Tracer(Path(path))
-    for N in map(int, sizes):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="the solution, such as model_new.py")
+    parser.add_argument("sizes", type=int, nargs="+", metavar="N", help="sizes of the products")
+    given = parser.parse_args()
+    tracer = Tracer(given.file)
+    for N in given.sizes:
         for inputs, gradients in (("uniform", False), ("normal", False), ("uniform", True)):
             print(json.dumps(measure(tracer, N, inputs, gradients)), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -204,12 +204,13 @@ class Series:
 
 def parse(arguments):
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], epilog="What follows -- goes to check.py.")
+    parser = argparse.ArgumentParser(description=__doc__, epilog="What follows -- goes to check.py.")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("folder", type=Path, help="KernelBench's folder of level1, level2 and level3")
-    add("--every", type=int, default=1, metavar="N", help="the problems whose number N divides (default 1: all)")
-    add("--only", nargs="+", metavar="NAME", help="these problems alone, such as level1/19")
-    add("--seconds", type=float, default=1e6, help="of the whole series; what is not judged by then is not reached")
+    add("--every", type=int, default=1, metavar="N", help="judge only problems whose number is a multiple of N (default 1: all)")
+    add("--only", nargs="+", metavar="NAME", help="judge only these problems, such as level1/19")
+    add("--seconds", type=float, default=1e6, help="seconds of the whole series; judges that still run then are ended")
     add("--side-by-side", type=int, default=4, metavar="N", help="judges at a time (default 4)")
     add("--out", type=Path, metavar="FILE", help="a JSON file for the results, which a later run goes on with")
     options = parser.parse_args(arguments[:at])

@@ -1085,17 +1085,23 @@ def run_section(name, soak, record, described):
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each section does.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--section", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
-    parser.add_argument("--calls", type=benchmark.positive, metavar="N", help="of a section at most, fewer than its own number")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of a section at most (default {SECONDS:.0f})")
-    parser.add_argument("--largest", type=benchmark.positive, metavar="N", help="of drawn sizes (default 8400; on a CPU 200)")
-    parser.add_argument("--call", type=int, metavar="NUMBER", help="only this one of the mixed calls")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
+    parser.add_argument("--calls", type=benchmark.positive, metavar="N", help="the most calls of a section, if it has more")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"the most seconds of a section (default {SECONDS:.0f})")
+    parser.add_argument(
+        "--largest", type=benchmark.positive, metavar="N", help="the largest size that is drawn (default 8400; on a CPU 200)"
+    )
+    parser.add_argument("--call", type=int, metavar="NUMBER", help="make only this one of the mixed calls")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything that is drawn (default 0)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where soak.json is replaced")
-    parser.add_argument("--commit", help="what to record where there is no git checkout to ask")
-    parser.add_argument("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="the folder in which soak.json is replaced"
+    )
+    parser.add_argument("--commit", help="the commit to record, if git cannot tell it")
+    parser.add_argument(
+        "--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="the file to test (default: model_new.py)"
+    )
     given = parser.parse_args(arguments)
     if given.seconds <= 0:
         parser.error(f"argument --seconds: {given.seconds} is given; accepted: more than 0")

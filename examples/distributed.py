@@ -311,9 +311,15 @@ def columns(mesh, N, folds, device):
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, metavar="N", help="of one product (default 8192, on a CPU 1024)")
-    parser.add_argument("--folds", type=int, default=2, help="blocks of columns a rank: twice as many (default 2)")
-    parser.add_argument("--batch", type=int, nargs=2, metavar=("BATCH", "N"), help="default 512 512, on a CPU 16 64")
+    parser.add_argument("--size", type=int, metavar="N", help="the size of one product (default 8192, on a CPU 1024)")
+    parser.add_argument("--folds", type=int, default=2, help="each rank has twice this many blocks of columns (default 2)")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs=2,
+        metavar=("BATCH", "N"),
+        help="the number of products in a batch and their size (default 512 512, on a CPU 16 64)",
+    )
     add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the table's rows are written as well")
     given = parser.parse_args(arguments)

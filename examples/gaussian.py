@@ -57,9 +57,11 @@ def precision(L):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cuda = torch.cuda.is_available()
-    parser.add_argument("--batch", type=int, default=64 if cuda else 8, help="distributions (default 64, without a GPU 8)")
-    parser.add_argument("--size", type=int, default=256 if cuda else 64, metavar="N", help="variables (default 256, without a GPU 64)")
-    parser.add_argument("--samples", type=int, default=256 if cuda else 64, help="of each (default 256, without a GPU 64)")
+    parser.add_argument("--batch", type=int, default=64 if cuda else 8, help="the number of distributions (default 64, without a GPU 8)")
+    parser.add_argument(
+        "--size", type=int, default=256 if cuda else 64, metavar="N", help="variables per distribution (default 256, without a GPU 64)"
+    )
+    parser.add_argument("--samples", type=int, default=256 if cuda else 64, help="samples per distribution (default 256, without a GPU 64)")
     add_device(parser)
     given = parser.parse_args(arguments)
     if min(given.batch, given.size, given.samples) < 1:

@@ -84,7 +84,8 @@ SOL_SOCKET, SO_LINGER = 1, 13
 SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # leaves the processor's speculation as it is
 SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
-# An instruction of the filter is (opcode, jump if true, jump if false, k). These are the opcodes.
+# An instruction of the filter is (opcode, jump if true, jump if false, k), where k is a constant. These are the
+# opcodes.
 LOAD, MASK, IS_EQUAL, IS_AT_LEAST, HAS_BIT_OF, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 X32_NUMBERS = 1 << 30  # x86_64 has a second set of calls from this number on
 

@@ -189,9 +189,10 @@ class Draw:
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
     def elimination(self, shape, second, dtype):
-        """Returns an elimination matrix, as LU without pivoting multiplies them.
+        """Returns a matrix of one elimination step, as LU without pivoting multiplies it.
 
-        It has ones on the diagonal, and one column and one row of multipliers of very different size.
+        It has ones on the diagonal. Its multipliers lie in one column below the diagonal and in one row to the right of
+        it, so that both lower and upper triangular problems have them. Their sizes differ by many powers of ten.
         """
         X, at, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
         for line in (X[at:, at], X[at, at:]):
@@ -581,9 +582,10 @@ def spread(samples):
 
 
 def undisturbed(times):
-    """Returns the time of a call, in microseconds, that other processes do not disturb.
+    """Estimates the time of a call that no other process disturbs, in microseconds.
 
-    It is the median, unless the times lie far apart. Then it is the 10th percentile or the minimum.
+    It is the median, unless the median exceeds 1.25 times the 10th percentile. Then it is this percentile. If the
+    median exceeds 8 times the minimum, the estimate is the minimum.
     """
     far = [
         times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]

@@ -842,7 +842,10 @@ class Anything:
         return call.truth[0]
 
     def perturbed(self, call, absolute):
-        """Returns the reference's results for inputs with rounding errors, in float64 if there is a twin."""
+        """Returns the reference's results for inputs that are perturbed by errors of the size of roundings.
+
+        The results are float64 if the reference has a twin (see Reference in judge/modules.py).
+        """
         calls = [copy.copy(call) for _ in range(self.PERTURBATIONS)]
         for seed, each in enumerate(calls):
             each.inputs = generic.perturb(call.inputs, seed, self.run.device, absolute)

@@ -204,7 +204,7 @@ class ConfinedProcess:
     # ---- Memory. ----
 
     def read(self, address, size):
-        """Returns a copy of the process's memory."""
+        """Returns a copy of `size` bytes of the process's memory."""
         data = bytearray(size)
         for start, part in parts(data):
             if os.preadv(self.memory, [part], address + start) < len(part):

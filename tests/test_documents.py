@@ -127,7 +127,7 @@ def test_the_budget_of_errors_adds_up():
     rows = re.findall(r"^\| ([^|]+) \| ([\d.]+)(?: x ([\d.]+))? \| [^|]*\|$", text.partition("\n\nWhat was found")[0], re.MULTILINE)
     *sources, (name, total, _) = [(name, float(one), float(factor or 1)) for name, one, factor in rows]
     assert name == "all of them" and len(sources) == 7
-    assert sum(one * factor for _, one, factor in sources) == pytest.approx(total, abs=0.15)
+    assert sum(one * factor for _, one, factor in sources) == pytest.approx(total, abs=0.06)
 
 
 def test_kernel_md_quotes_the_code():
