@@ -134,7 +134,10 @@ def test_bad_arguments(example, capsys, arguments, message):
 # ---- Every script. ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", ["examples/compiler.py", "examples/timing.py", "benchmarks/cycles.py", "benchmarks/peers.py", "benchmarks/soak.py"])
+SCRIPTS = ["examples/compiler.py", "examples/timing.py", *(f"benchmarks/{name}.py" for name in ("cycles", "peers", "references", "soak"))]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_answers_help(script):
     done = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {script.split('/')[1]}")
