@@ -4387,8 +4387,9 @@ bool launch_gradients(const Product& product, const Product& dx, const Product& 
 
 # ---- Binding: the only C++ that knows torch. ----
 #
-# Takes tensors, and checks that they fit each other. Describes each product as a Product, asks the policy for a kernel,
-# and launches it. The CUDA source includes none of torch's headers, so nvcc compiles it in a third of the time.
+# The binding takes tensors, and checks that they fit each other. It describes each product as a Product, asks the
+# policy for a kernel, and launches that kernel. Only the binding includes torch's headers. With them, nvcc would take
+# three times as long to compile the CUDA source.
 _CPP_BINDING = r"""
 // ---- Binding: errors, and what a GPU is.
 
@@ -4405,8 +4406,8 @@ _CPP_BINDING = r"""
 #include <tuple>
 #include <vector>
 
-// TORCH_CHECK gets one string. It would put several strings into a stream, which ends the process if the C++ library is
-// linked statically.
+// The code gives TORCH_CHECK a single string. TORCH_CHECK would write several strings to a C++ stream. Such a stream
+// ends the process if the C++ library is linked statically.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // clears the error, which torch's next launch would raise again
@@ -4430,7 +4431,8 @@ namespace {
 using at::Tensor;
 
 // [begin empty]
-// Does what at::empty does. The header of at::empty takes a seventh of the time that the binding compiles.
+// Does what at::empty does. The binding does not include the header of at::empty, because that header would take a
+// seventh of the binding's compile time.
 Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const std::optional<at::ScalarType> dtype = c10::optTypeMetaToScalarType(options.dtype_opt());
   return at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(sizes), dtype, options.layout_opt(),
@@ -4438,14 +4440,15 @@ Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
 }
 // [end empty]
 
-// Makes a tensor's device the current one until the call ends, and has what the launchers need to know of it.
+// While an OnDevice exists, the device of tensor x is the current device. The members of Gpu describe this device to
+// the launchers.
 struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
   mutable Tensor workspace;   // keeps the allocated memory until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    // The driver's functions need a context. The query of priorities makes one if the thread has none. Unlike
-    // cudaSetDevice, it keeps a context that the thread has, such as a green context. The guard makes no context if the
-    // device is already current.
+    // The driver's functions need a current context. If the device is already current, the guard makes no context. The
+    // query of priorities makes a context if the thread has none. If the thread has one, such as a green context, the
+    // query keeps it, but cudaSetDevice would replace it.
     int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
@@ -4469,7 +4472,7 @@ ElementType element_type(const Tensor& t) {
 }
 
 // Whether torch's settings (set_float32_matmul_precision, allow_tf32, fp32_precision) allow TF32. `precision` is
-// at::Context::float32Precision, which has strings in torch 2.9 and enumerations from 2.10 on.
+// at::Context::float32Precision. Its arguments and its result are strings in torch 2.9, and enumerators from 2.10 on.
 template <typename Precision, typename Backend, typename Operation>
 bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
   if constexpr (std::is_same_v<Precision, std::string>)
@@ -4479,8 +4482,9 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
 }
 
 // [begin structure]
-// The masks of a product. The number `structure` has two bits each for X, Y and C, as they are stored. The members x
-// and y are the masks of the operands as they are multiplied, so a transposed operand has its mask flipped.
+// The masks of X, Y and C. The number `structure` has two bits for each of the three masks. These masks are for the
+// matrices as they are stored. The members x and y are for the operands as they are multiplied: if the contraction
+// transposes an operand, its mask is flipped.
 struct Structure {
   int x, y, c;
   Structure(int structure, int contraction) : x(structure & 3), y(structure >> 2 & 3), c(structure >> 4) {
@@ -4496,7 +4500,8 @@ struct Structure {
 // [end structure]
 
 // Describes the contraction of x and y into c as a Product. x and y must fit each other. If they have more than
-// kMaxBatchDims leading dimensions, these become one. That copies an operand whose dimensions do not merge.
+// kMaxBatchDims leading dimensions, x and y are replaced by tensors with a single leading dimension. An operand is
+// copied if its leading dimensions do not merge.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p = {};
   if (x.dim() - 2 > kMaxBatchDims) {
@@ -4530,8 +4535,8 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.k = k;
   p.type = element_type(x);
   p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  // A matrix with a single row or column may have two equal strides. The stride of the dimension of length 1 is never
-  // used. The other dimension's length takes its place, so that the two strides differ as in any other matrix.
+  // A matrix with a single row or column may have two equal strides. In any other matrix the two strides differ. The
+  // stride of the dimension of length 1 is never used, so the length of the other dimension replaces that stride.
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
@@ -4549,7 +4554,8 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   // [begin masks of a product]
   const Structure masks(structure, contraction);
-  // The ranges of X, by mask. Y has the opposite ones, since its lines are columns.
+  // `sides` has the KRange of X for each mask. With the same mask, Y has the negated KRange: a line of X is a row, but
+  // a line of Y is a column.
   const KRange sides[] = {KRange::kAll, KRange::kToDiagonal, KRange::kFromDiagonal};
   p.x_range = sides[masks.x];
   p.y_range = KRange(-sides[masks.y]);
@@ -4569,9 +4575,9 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// Copies a tensor so that its lines begin at multiples of 16 bytes. Lines are rows, or columns if t is column-major. A
-// single column is one line. Broadcast dimensions stay broadcast. torch copies such lines element by element. So the
-// copy has words of 8 or 4 bytes in place of elements, if sizes, strides and the address allow that.
+// Returns a copy of t whose lines begin at multiples of 16 bytes. Lines are rows, or columns if t is column-major. A
+// single column is one line. Broadcast dimensions stay broadcast. torch copies lines with gaps between them element by
+// element. The function therefore copies words of 8 or 4 bytes, if sizes, strides and the address allow it.
 Tensor padded_copy(const Tensor& t) {
   if (t.stride(-2) == 1 && (t.stride(-1) != 1 || t.size(-1) < t.size(-2))) return padded_copy(t.mT()).mT();
   Tensor from = t;
@@ -4583,7 +4589,8 @@ Tensor padded_copy(const Tensor& t) {
   Tensor to = make_empty(shape, from.options());
   IF_INITCHECK(to.zero_();)
   to = to.narrow(-1, 0, length);
-  // All of these numbers of bytes must be multiples of a word
+  // `all` is the bitwise or of several numbers of bytes. Words of 8 bytes need all of these numbers to be multiples of
+  // 8. Words of 4 bytes need multiples of 4
   int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());
   for (int64_t d = 0; d < from.dim() - 1; ++d) all |= from.stride(d) * size;
   const at::ScalarType word = from.stride(-1) != 1 || all % 4 ? from.scalar_type() : all % 8 ? at::kInt : at::kLong;
@@ -4611,7 +4618,8 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   const Structure masks(structure, contraction);
   // The dimension of k is x_k in X and y_k in Y. The other dimension of X is -3 - x_k.
   const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;
-  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // the kernels read only one
+  // A kernel may read only one of the two operands of a symmetric product, so both must have the same strides
+  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kFull || x.size(-1) == x.size(-2)) &&
          (masks.y == kFull || y.size(-1) == y.size(-2)) && (masks.c == kFull || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
@@ -4625,8 +4633,8 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 // ---- Binding: products, and gradients by the packed operands of a forward.
 
-// Computes C. Returns C, the name of the kernel and, with `keep`, the workspace of the fp16x3 kernel. The workspace has
-// the Controls and the packed operands. For other kernels it is an undefined tensor, which is None in Python.
+// Computes C. Returns C, the name of the kernel, and a workspace. If `keep` is true and the kernel is fp16x3, the
+// workspace has the Controls and the packed operands. Otherwise it is an undefined tensor, which is None in Python.
 std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path,
                                                 bool keep) {
   TORCH_CHECK(
@@ -4639,14 +4647,17 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2);
   shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = make_empty(shape, x.options());
-  if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has any term
+  // No kernel is launched if C has no elements, or if k is 0. With k = 0 no sum has any term, so C is zero
+  if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};
   Product p = describe(x, y, c, contraction, structure);
-  if (p.symmetric && is_computed_whole(p, on)) {   // then C has no mask
+  // If a symmetric C is computed whole, it is treated as a C without a mask
+  if (p.symmetric && is_computed_whole(p, on)) {
     structure &= 15;
     p.c_lower = p.symmetric = 0;
   }
   const Kernel kernel = kernel_for(p, on, Path(path));
-  // If C is upper, describe has swapped the operands: p.x is y, and p.y is x
+  // If C is upper, describe has swapped the operands: p.x is y, and p.y is x. Bit 0 of `copies` is for p.x, bit 1 for
+  // p.y
   if (const int copies = operands_to_copy(p, kernel)) {
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
@@ -4658,15 +4669,15 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   return {c, kKernelNames[kernel], keep && kernel == kFp16x3Kernel ? on.workspace : Tensor()};
 }
 
-// Returns the Control of each product of a batch, for `explain`: whether the product fell back, and how many outliers
-// it has. `workspace` is what `product` has returned.
+// Returns two ints for each product of a batch, its Control: whether the product fell back, and how many outliers it
+// has. `workspace` is the tensor that `product` has returned. Only `explain` calls this function.
 Tensor controls(const Tensor& workspace, int64_t batches) {
   static_assert(sizeof(Control) == 2 * sizeof(int), "fallback, outliers");
   return workspace.narrow(0, kControlsOffset, batches * int64_t(sizeof(Control))).view(at::kInt).view({-1, 2});
 }
 
-// Computes dX and dY of C = X Y, all of them triangular, from G = dC and the kept workspace. Returns nothing if a mode
-// or a transform of torch is active, or if the workspace no longer suits the product.
+// Computes the gradients dX and dY of C = X Y from G = dC and the kept workspace. All of these matrices are triangular.
+// The result is empty if a mode or a transform of torch is active, or if the workspace no longer suits the product.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
   if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0)
@@ -4675,16 +4686,19 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   const Tensor dx = make_empty(x.sizes(), x.options()), dy = make_empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
-  // An upper C was computed as C^T = Y^T X^T. The first operand is Y^T, so dY takes the place of dX, and dX that of dY.
+  // An upper C was computed as C^T = Y^T X^T. The first packed operand is then Y^T instead of X. The two gradients
+  // therefore change places.
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
-  // torch's TF32 setting has changed since the forward, or a saved-tensor hook has changed something. For example,
-  // one matrix that the batch shared has become several, or the workspace has another size.
+  // The workspace does not suit the product. Either torch's TF32 setting has changed since the forward, or a
+  // saved-tensor hook has changed a tensor. For example, the hook has copied a matrix that the batch shared, so that
+  // the batch now has several matrices. Another example is a workspace of another size.
   return {};
 }
 
-// Computes the inverses of lower triangular matrices (..., N, N) of float32 or float64. Substitution finds 64 rows at a
-// time: X21 = -L22^-1 (L21 X11). docs/kernel.md says why L22 is solved for and not inverted.
+// Computes the inverses of lower triangular matrices (..., N, N) of float32 or float64. The argument x is L, and the
+// result c is the inverse X. Substitution finds 64 rows at a time, X21 = -L22^-1 (L21 X11), from the rows X11 above.
+// docs/kernel.md says why the kernel solves a system with L22 and does not invert L22.
 Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
@@ -4705,7 +4719,8 @@ Tensor inverse(Tensor x, bool unit, int path) {
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;   // a launch waits if the stream's queue is full
+  // A launch waits while the stream's queue is full. The GIL is released so that other Python threads do not wait, too.
+  using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;
   m.def("product", &product, NoGil());
   m.def("gradients", &gradients, NoGil());
   m.def("inverse", &inverse, NoGil());
@@ -4717,9 +4732,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. ----
 
-# The values of TRIL_MATMUL_PATH. With 'auto', which is also the default, the policy takes the fastest kernel. 'exact'
-# and 'mma' name the kernel for every product. With 'hopper' only Hopper's two kernels compute, but float64 and other
-# GPUs have the mma kernel.
+# The values of TRIL_MATMUL_PATH. With 'auto', the default, the policy takes the fastest kernel. With 'exact' or 'mma',
+# the kernel of that name computes every product. With 'hopper', Hopper's two kernels (16-bit and fp16x3) compute all
+# products that they support. The mma kernel computes the remaining products: float64, and any dtype on other GPUs.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
 _wanted = os.environ.get("TRIL_MATMUL_PATH") or "auto"
 if _wanted not in _PATHS:
@@ -4729,7 +4744,8 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. ----
 
-# The sections in the order in which the compilers read them. A section that no part names belongs to every part.
+# These are the sections in the order in which the compilers read them. Each entry of _CUDA_PARTS below names the
+# sections of one part. A section that no entry names belongs to every part.
 _CUDA_SECTIONS = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_POLICY, _CUDA_PTX, _CUDA_LAUNCH, _CUDA_COPIER]
 _CUDA_SECTIONS += [_CUDA_EXACT, _CUDA_TILES, _CUDA_SPLIT_TF32, _CUDA_MMA, _CUDA_TILE_LAUNCH, _CUDA_MMA_LAUNCH]
 _CUDA_SECTIONS += [_CUDA_SKELETON, _CUDA_SIXTEEN_BIT, _CUDA_SIXTEEN_BIT_LAUNCH]
@@ -4756,9 +4772,9 @@ def _gradients_instance(launcher, argument):
     return _instance(launcher, f"launch_fp16x3_gradients<{argument}>", parameters, "dx, dy")
 
 
-# Each part has kernels that it alone launches, so that several nvcc can compile the parts side by side. Part 0 also has
-# the decisions of the host that the binding calls (_CUDA_POLICY). The number is the time of one core for sm_90a, in
-# seconds, beyond the 1.4 s for what all parts share (Intel Xeon, nvcc 13.0).
+# Each part has kernels that no other part launches, so several nvcc processes can compile the parts side by side. Part
+# 0 also has the host's decisions, which the binding calls (_CUDA_POLICY). The number is the part's compile time on one
+# core for sm_90a, in seconds (Intel Xeon, nvcc 13.0). It excludes 1.4 s for the sections that all parts share.
 _CUDA_PARTS = [
     (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
     (5.2, [*_FP16X3_SECTIONS, _packed_instance("launch_product_float32", "launch_fp16x3_product<false>")]),
@@ -4801,17 +4817,20 @@ for _string, _parts in _list_strings().items():
 # -O1 is for the host's code, and -split-compile=0 lets nvcc use all cores. With -lineinfo profilers name the lines of
 # this file, as in ncu's source view. Machine code stays the same, and a build takes 2 % longer (2026-11-29, sm_90a).
 _NVCC_FLAGS = ["-O1", "-split-compile=0", "-lineinfo"]
-# These decide what the compilers make of the same source, so a build's name depends on them.
+# The same source may compile differently under other values of these environment variables. The name of a build
+# therefore depends on their values.
 _COMPILER_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PYTORCH_NVCC", "CC", "CXX")
 _CXX_FLAGS = ["-O1"]  # the binding's flags; -O2 takes 1 s longer
-_SECONDS_OF_A_CORE = 130  # the time of one core to compile all for one target, on a host of H200s
+# One core of a host of H200s takes this long to compile the whole source for one target.
+_SECONDS_OF_A_CORE = 130
 _SECONDS_BETWEEN_REPORTS = 30
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 _CAPABILITIES = []  # the compute capability of each GPU
 if torch.cuda.is_available():
     _CAPABILITIES = [torch.cuda.get_device_capability(device) for device in range(torch.cuda.device_count())]
-# pip's packages of the CUDA toolkit. _PIP_COMMAND names torch's version of CUDA for all of them. Otherwise nvcc would
-# bring the newest nvvm, and an older ptxas refuses its PTX. examples/compiler.py reads this line.
+# pip's packages of the CUDA toolkit. _PIP_COMMAND asks for torch's version of CUDA in every package. If only nvcc had a
+# version, pip would add the newest nvvm, and an older ptxas refuses the PTX of a newer nvvm. examples/compiler.py reads
+# the value of _PIP_PACKAGES from this file.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
@@ -4821,14 +4840,16 @@ def _say(what):
 
 
 def _pip_toolkit(cuda, path):
-    """Finds the toolkit that pip's packages for CUDA `cuda` make in the folders of `path`.
+    """Finds the CUDA toolkit of version `cuda` that pip's packages have put into the folders of `path`.
 
-    Returns (CUDA_HOME, folders of headers, libcudart), or None if a package is missing. From CUDA 13 on the packages
-    are in a tree nvidia/cu13, of which two site-packages may have a part each. Before CUDA 13 they have no nvcc.
+    Returns (CUDA_HOME, folders of headers, libcudart), or None if a package is missing. From CUDA 13 on all packages
+    share a folder such as nvidia/cu13. Two site-packages folders may each have a part of it. Before CUDA 13 the
+    packages have no nvcc, so the result is None.
     """
     major = str(cuda).partition(".")[0]
     trees = [f"{os.path.abspath(folder)}/nvidia/cu{major}" for folder in path]
-    # One file of each package, in the order of _PIP_PACKAGES, and then the library of the last package
+    # `files` has one file of each package, in the order of _PIP_PACKAGES. The last entry is a second file of the last
+    # package: its library
     files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx"]
     files += ["include/cuda_runtime.h", f"lib/libcudart.so.{major}"]
     found = [next((tree for tree in trees if os.path.exists(f"{tree}/{file}")), None) for file in files]
@@ -4866,13 +4887,16 @@ def _add_lines(strings):
 
 
 def _runtime_of(home):
-    """Returns the folder of a toolkit that has libcudart.so, or None. The linker needs this name without a version."""
+    """Returns the folder with libcudart.so within the toolkit `home`, or None.
+
+    The linker needs the file under this name, which has no version.
+    """
     folders = [f"{home}/lib64", f"{home}/lib", *glob.glob(f"{glob.escape(home)}/targets/*/lib")]
     return next((folder for folder in folders if os.path.exists(f"{folder}/libcudart.so")), None)
 
 
 def _ask_nvcc(nvcc, question, pattern):
-    """Runs nvcc with the options `question`. Returns the pattern's first group in what nvcc says, or None."""
+    """Runs nvcc with the options `question`. Returns the first group of `pattern` in nvcc's output, or None."""
     command = f"{nvcc} {question}"
     done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = re.search(pattern, done.stdout.decode(errors="replace"), re.MULTILINE)
@@ -4880,15 +4904,16 @@ def _ask_nvcc(nvcc, question, pattern):
 
 
 def _find_toolkit(home):
-    """Finds the CUDA toolkit. `home` is the one that torch has found, or None.
+    """Finds the CUDA toolkit. `home` is the toolkit's folder that torch has found, or None.
 
-    Returns None if there is no nvcc, and otherwise (nvcc, folders of headers, runtime). nvcc is a command for a shell.
-    `runtime` is the library libcudart, or its folder, or None.
+    Returns None if there is no nvcc, and otherwise (nvcc, folders of headers, runtime). `nvcc` is a shell command.
+    `runtime` is the path of the library libcudart, or the path of its folder, or None.
     """
     nvcc = os.environ.get("PYTORCH_NVCC")
     if not nvcc and home is not None and os.path.exists(f"{home}/bin/nvcc"):
         nvcc = shlex.quote(f"{home}/bin/nvcc")
-    if not nvcc or home is None:  # pip's packages, which torch does not know
+    # torch does not find a toolkit that pip's packages have installed
+    if not nvcc or home is None:
         found = _pip_toolkit(torch.version.cuda, sys.path)
         if found is not None:
             return nvcc or shlex.quote(f"{found[0]}/bin/nvcc"), *found[1:]
@@ -4897,7 +4922,8 @@ def _find_toolkit(home):
         nvcc = shlex.quote(path)
     if not nvcc:
         return None
-    # If nvcc is a wrapper in /usr/local/bin, torch takes /usr/local for the toolkit. nvcc itself knows its folder
+    # If nvcc is a wrapper in /usr/local/bin, torch takes /usr/local for the toolkit. nvcc --dryrun prints the toolkit's
+    # true folder as TOP
     if home is None or _runtime_of(home) is None:
         home = _ask_nvcc(nvcc, "--dryrun x.cu", r"^#\$ TOP=(.+)$") or home
     if home is None:
@@ -4907,7 +4933,10 @@ def _find_toolkit(home):
 
 
 def _is_whole(library):
-    """Returns whether a library is complete. Its table of sections is last, and the ELF header says where that ends."""
+    """Returns whether the file of a library is complete.
+
+    The section table is the last part of an ELF file, and the ELF header says where the table ends.
+    """
     with open(library, "rb") as file:
         header = file.read(64)
     start, size, count = (int.from_bytes(header[first:end], "little") for first, end in ((40, 48), (58, 60), (60, 62)))
@@ -4916,7 +4945,7 @@ def _is_whole(library):
 
 def _load_build(folder, name):
     """Returns the extension module of a finished build. Returns None if the folder has no library, or a damaged one."""
-    # torch adds a number to the name of what a process builds again
+    # If one process builds a module twice, torch adds a number to the second file's name
     library = next(glob.iglob(f"{glob.escape(folder)}/{name}*.so"), None)
     if library is None or not _is_whole(library):
         return None
@@ -4933,14 +4962,17 @@ def _build():
 
     Returns None if none of the GPUs has kernels, or if there is no nvcc.
     """
-    # From 10.0 on, code for minor number 0 runs on all GPUs of a family. An nvcc may not know each of them
+    # From compute capability 10.0 on, code for minor number 0 runs on all GPUs with the same major number. The minor
+    # number becomes 0, because an nvcc may not know each of these GPUs
     targets = sorted({(major, minor * (major < 10)) for major, minor in _CAPABILITIES if (major, minor) >= _OLDEST})
     if not targets:
         return None
-    names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # a: with wgmma
+    # The instruction wgmma exists only in sm_90a, not in sm_90
+    names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]
     flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
-    # The name depends on all that decides the binary. So an edited file, a new GPU or another Python never meets an old
-    # build. It does not depend on the compilers' versions, since a finished build is loaded where there is no compiler.
+    # The name of a build depends on everything that decides the binary. So an old build is never loaded for an edited
+    # file, a new GPU or another Python. The name does not depend on the versions of the compilers, because a finished
+    # build is also loaded on a machine without a compiler.
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *_CXX_FLAGS, *flags]
     decisive += [torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     decisive += [f"{name}={os.environ[name]}" for name in _COMPILER_VARIABLES if os.environ.get(name)]
@@ -4978,7 +5010,7 @@ def _count_jobs():
 def _group_parts(jobs):
     """Divides the parts of the source into at most `jobs` groups, which take about equal times to compile.
 
-    One nvcc compiles one group. So with few cores, what all parts share is compiled less often.
+    One nvcc compiles one group, and thus compiles the sections that all parts share once per group.
     """
     groups = [[] for _ in range(min(max(jobs, 1), len(_CUDA_PARTS)))]
     seconds = [0.0] * len(groups)
@@ -4990,7 +5022,9 @@ def _group_parts(jobs):
 
 
 def _start_nvcc(room, nvcc, flags, jobs):
-    """Starts a shell that compiles the kernels in the folder `room`. Returns its process and the names of the objects.
+    """Starts a shell that compiles the kernels in the folder `room`.
+
+    Returns the process of the shell, and the names of the object files.
 
     The shell removes the file `running` when every nvcc has ended. Each nvcc writes its messages to a file
     kernels*.log.
@@ -5005,7 +5039,9 @@ def _start_nvcc(room, nvcc, flags, jobs):
             file.write("\n".join(_add_lines(strings)))
         objects.append(f"kernels{number}.o")
         file = f"kernels{number}"
-        part = f"-DPART={min(group)}"  # what part 0 alone defines has to be in one object
+        # Some functions are compiled only if PART is 0. Exactly one object file may define these functions, and the
+        # smallest number of a group is 0 only in the group with part 0
+        part = f"-DPART={min(group)}"
         command = f"{nvcc} {shlex.join(flags)} {part} -c {file}.cu -o {file}.o"
         script += [f"{command} >{file}.log 2>&1 &", 'compilers="$compilers $!"']
     script += ["wait $compilers", "rm running"]
@@ -5018,7 +5054,7 @@ def _start_nvcc(room, nvcc, flags, jobs):
 def _end(process):
     """Ends a process that leads a session, and all processes that it has started.
 
-    A sandbox may let no process lead a session, or refuse signals to one. Then the process alone is ended.
+    A sandbox may forbid new sessions, or refuse signals to a session. In both cases only the process itself is ended.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -5029,8 +5065,8 @@ def _end(process):
 def _compile(root, name, flags, targets):
     """Builds the extension module and returns it. Returns None if there is no nvcc.
 
-    The build's folder gets its final name last. So a build that was killed, or that goes on without its Python, is
-    never taken for a finished one.
+    The folder of a build gets its final name last, so an unfinished build is never taken for a finished one. An
+    unfinished build may have been killed, or it may still run although its Python process has ended.
     """
     import fcntl
 
@@ -5044,10 +5080,14 @@ def _compile(root, name, flags, targets):
     with contextlib.ExitStack() as stack:
         with _ExplainFolder(root):
             os.makedirs(root, exist_ok=True)
-            # Unbuffered, because on a full disk close() would write again, and fail again
+            # The file is unbuffered. If a write to a buffered file failed on a full disk, close() would write again,
+            # and fail again
             lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))
-        with contextlib.suppress(OSError):  # on a file system without locks each process builds for itself
-            for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
+        # flock raises an OSError on a file system without locks. There each process builds for itself
+        with contextlib.suppress(OSError):
+            # The first attempt does not wait for the lock, and the second one does. The system releases a lock whenever
+            # its process ends, even if the process is killed
+            for waits in (fcntl.LOCK_NB, 0):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | waits)
                     break
@@ -5056,7 +5096,7 @@ def _compile(root, name, flags, targets):
                 _say(f"waiting for {builder}, which is building the CUDA kernels ({lock.name})")
             if (module := _load_build(folder, name)) is not None:
                 return module
-            shutil.rmtree(folder, ignore_errors=True)  # a damaged build
+            shutil.rmtree(folder, ignore_errors=True)  # if the folder exists, its build is damaged
             for remains in glob.glob(f"{glob.escape(folder)}.build.*"):  # builds that were killed leave such folders
                 shutil.rmtree(remains, ignore_errors=True)
             lock.truncate(0)
@@ -5073,10 +5113,12 @@ def _compile(root, name, flags, targets):
             room = stack.enter_context(folders)
             os.chmod(room, 0o755)
             if runtime and os.path.isfile(runtime):
-                # The linker is told -lcudart, but pip's library has a version in its name
+                # The linker gets -lcudart and looks for libcudart.so, but pip's library has a version in its name. A
+                # link without the version lets the linker find the library
                 os.symlink(runtime, f"{room}/libcudart.so")
                 runtime = "."
-            # Diagnostic 177: a part does not use the functions that only other parts use
+            # Diagnostic 177 reports unused functions. Every part has functions that only other parts use, so the
+            # diagnostic is suppressed
             flags = ["-std=c++17", "-Xcompiler=-fPIC", "-diag-suppress=177", *flags]
             flags += [f"-I{path}" for path in headers]
             flags += ["-ccbin", os.environ["CC"]] if os.environ.get("CC") else []  # as in torch's own builds
@@ -5095,13 +5137,14 @@ def _compile(root, name, flags, targets):
             seconds = time.perf_counter() - start
             if kind is None:
                 _say(f"built in {seconds:.0f} s")
-            elif issubclass(kind, RuntimeError):  # torch raises it if a compiler fails
+            elif issubclass(kind, RuntimeError):  # torch raises a RuntimeError if a compiler fails
                 _say(failed.format(seconds))
 
-        stack.push(report)  # an error goes on
-        # load_inline compiles the binding while nvcc runs, and its linker waits until every nvcc has ended. torch is
-        # told nothing of CUDA, so it needs neither PYTORCH_NVCC nor CUDA_HOME. Both belong to the whole process, and
-        # another thread may build an extension by them. Without them a space in a folder's name does no harm, either.
+        stack.push(report)  # `report` returns None, so the stack raises the error again
+        # load_inline compiles the binding while nvcc runs. The command `wait` makes the linker wait until every nvcc
+        # has ended. with_cuda is False, so torch needs neither PYTORCH_NVCC nor CUDA_HOME. This code must not change
+        # these variables, because another thread of the process may be building an extension with them. A space in a
+        # folder's name does no harm, either, because torch does not use the variables.
         wait = "$$(while [ -e running ]; do sleep 0.1; done; cat kernels*.log >&2)"
         folders = [f"-L{shlex.quote(runtime).replace('$', '$$')}"] if runtime else []
         module = cpp_extension.load_inline(
@@ -5114,7 +5157,8 @@ def _compile(root, name, flags, targets):
             build_directory=room,
             with_cuda=False,
         )
-        with contextlib.suppress(OSError):  # the folder exists if a process that did not wait was faster
+        # os.rename fails if another process, which did not wait for the lock, has made the folder in the meantime
+        with contextlib.suppress(OSError):
             os.rename(room, folder)
             module.__file__ = f"{folder}/{os.path.basename(module.__file__)}"
         return module
@@ -5126,27 +5170,29 @@ _EXTENSION = _build()
 
 # ---- Private names of torch. ----
 #
-# The file uses no other private names of torch. Where a torch lacks one of them, a slower way serves.
+# This section looks up private names of torch. If a version of torch lacks one of these names, the file takes a slower
+# way, or refuses forward mode (see _operator).
 
 
 def _private(path):
-    # Returns what has this dotted path in torch, or None
+    # Returns the object with this dotted path in torch, or None
     return functools.reduce(lambda found, name: getattr(found, name, None), path.split("."), torch)
 
 
 _DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
 _keys_of = _private("_C._dispatch_keys")
 _keys_around = _private("_C._dispatch_tls_local_include_set")  # keys that modes, transforms and tracing add to a call
-# Allows an autograd.Function to serve the innermost of nested derivatives
+# A context in which an autograd.Function may record the derivative of the innermost level of nested derivatives
 _allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
-# Forward mode and torch.func need all three; see _define.
+# Forward mode and torch.func need these three names; see _define.
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
-# DTensor's tables, indexed by operator
+# The names of DTensor's tables of sharding rules; each table is indexed by operator
 _SHARDING_TABLES = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")
-_reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # _unsafe_view returns no view
+# For autograd the result of _unsafe_view is not a view, so a caller may change it in place.
+_reshaped = _private("ops.aten._unsafe_view") or torch.reshape
 
 # ---- Arguments: contractions, masks, and the checks of what a caller gives. ----
 
@@ -5162,7 +5208,8 @@ def _masked(x, y, c):
 
 
 def _masks(structure, contraction=_NN):
-    """Returns the masks (x, y, c) of a structure. The contraction's transposition of X or Y is applied to its mask."""
+    """Returns the masks (x, y, c) of a structure. If the contraction transposes X or Y, the mask of that operand is
+    transposed, too."""
     x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
     return _TRANSPOSED[x] if contraction == _TN else x, _TRANSPOSED[y] if contraction == _NT else y, c
 
@@ -5192,9 +5239,9 @@ def _checked_flags(function, **flags):
 def _validate_and_broadcast(function, A, B, contraction, structure, names="AB", autocast=True):
     """Checks the operands of a product, and returns them with broadcast leading dimensions.
 
-    If `autocast` is True and autocast is enabled, the operands are converted to its dtype. `function` and the letters
-    of `names` are the names in error messages. TypeError, ValueError or RuntimeError says which operand is not
-    accepted, and what is accepted.
+    If the argument `autocast` is True and torch's autocast is enabled, the operands get the dtype of autocast. float64
+    operands keep their dtype. Error messages name the function by `function`, and the operands by the letters of
+    `names`. A TypeError, ValueError or RuntimeError says which operand is not accepted, and what is accepted.
     """
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         must = f"{function}: {name} must"
@@ -5267,15 +5314,22 @@ def _built():
 
 # ---- torch's own products: tensors of a CPU, and of GPUs before compute capability 8.0. ----
 
-_BLOCK = 128  # rows in a block of a triangle; 96 to 160 differ by less than 5 % for N = 256 to 1024 on two CPU cores
-# The largest N for which a dense product is faster than blocks: for one matrix, and in a batch
+# The number of rows in a block of a triangle. With 96 to 160 rows the times differ by less than 5 % for N = 256 to 1024
+# on two CPU cores.
+_BLOCK = 128
+# The largest N for which a dense product is faster than a product in blocks. The first number is for one matrix, and
+# the second one is for a batch.
 _LARGEST_DENSE = 240, 320
 _SUMMED = 16  # rows or columns in a block of _running_sums
-_CACHED = 2**18  # elements of a batch that are multiplied together, so that they stay in a CPU's caches
+# A batch is multiplied in parts of at most this many elements, or of one matrix. Such a part stays in a CPU's caches.
+_CACHED = 2**18
 
 
 def _mirrored(C, out):
-    """Copies the elements below C's diagonal, in place, to their mirror images above it. Blocks suit a CPU's caches."""
+    """Makes C symmetric in place: copies each element below the diagonal to its mirror image above the diagonal.
+
+    The copies are made in blocks, because blocks suit a CPU's caches.
+    """
     for first in range(0, C.shape[-1], _BLOCK):
         middle, before = slice(first, first + _BLOCK), slice(first)
         C[..., before, middle] = C[..., middle, before].mT
@@ -5296,21 +5350,26 @@ def _distinct(T):
 
 
 def _once(change, T):
-    """Returns change(T). If T repeats a matrix over its batch, `change` is called on one copy of the matrix."""
+    """Returns change(T). If T repeats a matrix over its batch, `change` is applied to that matrix only once."""
     return change(_distinct(T)).expand(T.shape)
 
 
 def _may_have_specials(T):
-    """Returns False only if all elements of T are finite. Their sum is faster than isfinite, but it may overflow."""
+    """Returns whether T may have NaN or Inf, which this file calls specials. False means that all elements are finite.
+
+    The function tests the sum of the elements, which is faster than isfinite of each element. The sum may overflow, so
+    True may be wrong.
+    """
     return not math.isfinite(_distinct(T).sum().item())
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """Returns the product of two lower or two upper triangles, or one of its gradients, without blocks of zeros.
+    """Returns the product of two lower or two upper triangles, or one of its gradients. Skips blocks of zeros.
 
-    X and Y are already transposed for the contraction. Each term of C[m, n] += X[m, k] Y[k, n] has its three indices in
-    one order, which the masks set. A block of the middle index therefore meets only a lower range of one of the other
-    indices, and a higher range of the other one.
+    X and Y are already transposed for the contraction. The masks put the indices m, k and n of each term
+    X[m, k] Y[k, n] into one order. For two lower triangles the order is m >= k >= n. Each step of the loop takes one
+    block of the middle index, here k. The smaller index, here n, then ends with this block. The larger index, here m,
+    begins with this block.
     """
     C = X.new_zeros(X.shape)
     x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
@@ -5325,10 +5384,13 @@ def _product_in_blocks(X, Y, contraction, structure):
 
 
 def _running_sums(T, mask, dim):
-    """Returns sums along the dimension dim, which is -1 or -2. Element m is the sum of the elements up to m if the mask
-    is lower, and the sum from m on if it is upper. Without a mask it is the sum of all.
+    """Returns sums along the dimension dim, which is -1 or -2.
 
-    Products with small triangles of ones compute them, in less time than torch.cumsum along columns.
+    If the mask is lower, element m of the result is the sum of all elements of T up to m. If the mask is upper, it is
+    the sum of all elements from m on. Without a mask the result has a single element, the sum of all elements.
+
+    The sums are computed as products with small triangles of ones. That takes less time than torch.cumsum along
+    columns.
     """
     if mask == _FULL:
         return T.sum(dim, keepdim=True)
@@ -5338,7 +5400,8 @@ def _running_sums(T, mask, dim):
     if length % _SUMMED:
         more = (0, -length % _SUMMED)
         T = torch.constant_pad_nd(T, more if dim == -1 else (0, 0, *more))
-    # A first product sums within each block of _SUMMED elements. A second one sums the blocks before it, and is added.
+    # The first product computes the running sums within each block of _SUMMED elements. The second product adds, to
+    # each block, the totals of all blocks before it. For an upper mask it adds the totals of all blocks after it.
     blocks = T.unflatten(dim, (-1, _SUMMED))
     inside = _APPLY_MASK[mask](T.new_ones(_SUMMED, _SUMMED))
     before = T.new_ones(blocks.shape[dim - 1], blocks.shape[dim - 1])
@@ -5358,41 +5421,51 @@ def _without_specials(T):
 
 
 def _special_terms(X, Y, multiply, x, y):
-    """Finds what NaN and Inf in X or Y make of the elements of the product X Y. Returns two matrices of Inf and 0. The
-    first has Inf where these terms make Inf or NaN, the second where they make -Inf or NaN.
+    """Finds the elements of the product X Y that become Inf, -Inf or NaN because X or Y has NaN or Inf.
 
-    x and y are the masks of X and Y. A masked zero is no term, whatever it would meet. multiply(X, Y) multiplies finite
-    matrices with these masks. A term is special if one of its factors is NaN or Inf. Its sign is 0 if a factor is 0 or
-    NaN. The special terms make Inf if the sum of their signs is their number, -Inf if this sum is the negative of their
-    number, and NaN otherwise. A term with two special factors counts twice in both sums. Both are exact, because
-    float32 holds all integers up to 2^24.
+    Returns two matrices of Inf and 0. The first matrix has Inf where the element of the product becomes Inf or NaN. The
+    second matrix has Inf where the element becomes -Inf or NaN.
+
+    x and y are the masks of X and Y. An element that a mask has set to zero makes no term, not even with NaN or Inf as
+    the other factor. multiply(X, Y) multiplies finite matrices with these masks.
+
+    A term is special if one of its factors is NaN or Inf. The sign of a term is 0 if one of its factors is 0 or NaN.
+    For each element of the product, let n be the number of its special terms, and s the sum of their signs. If n > 0,
+    the element becomes Inf for s = n, -Inf for s = -n, and NaN otherwise. A term with two special factors counts twice
+    in n and in s. Both numbers are exact, because float32 holds all integers up to 2^24.
     """
     X_signs, Y_signs = X.sign(), Y.sign()  # the sign of NaN is 0
-    numbers, signs = [], []  # sums over the special terms that X makes, then over those that Y makes
+    # The entries of `numbers` add up to 2 n, and the entries of `signs` to 2 s. One entry of each list is for the
+    # special elements of X, and one is for the special elements of Y
+    numbers, signs = [], []
     for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
         if not _may_have_specials(T):
             continue
-        special = T.mul(0.0).nan_to_num_(2.0)  # NaN and Inf count 2, as the last line needs. All else counts 0
+        # NaN and Inf become 2, because the last line needs 2 n and 2 s. All other elements become 0
+        special = T.mul(0.0).nan_to_num_(2.0)
         numbers.append(_running_sums(special, mask, dim))
         infinite = special.mul_(X_signs if dim == -1 else Y_signs)
         if infinite.norm() > 0:
             signs.append(multiply(infinite, Y_signs) if dim == -1 else multiply(X_signs, infinite))
     number = functools.reduce(torch.add, numbers or [X.new_zeros(())])
     signs = functools.reduce(torch.Tensor.add_, signs or [torch.zeros_like(number)])
-    largest = torch.finfo(X.dtype).max  # 2 * largest is Inf, so that a single NaN makes Inf
+    # For a single NaN, 2 n is 2 and 2 s is 0. Both results are then 2 * largest, which is Inf
+    largest = torch.finfo(X.dtype).max
     return (number + signs).mul_(largest), (number - signs).mul_(largest)
 
 
 def _product_of_specials(X, Y, multiply, x, y):
-    """Returns the product of X and Y, which may have NaN or Inf. It takes the arguments of _special_terms. The finite
-    terms are the same product with zeros in place of NaN and Inf."""
+    """Returns the product of X and Y, which may have NaN or Inf. The arguments are explained at _special_terms.
+
+    The finite terms are computed with zeros in place of NaN and Inf. The results of the special terms are then added.
+    """
     C = multiply(*(_once(_without_specials, T) for T in (X, Y)))
     positive, negative = _special_terms(X, Y, multiply, x, y)
     return C.sub_(negative).add_(positive)
 
 
 def _product_by_torch(X, Y, contraction, structure):
-    """Returns the contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
+    """Returns the contraction of two tensors (..., rows, columns). They have one dtype and equal leading dimensions."""
     if torch.is_autocast_enabled(X.device.type):  # autocast would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
@@ -5404,7 +5477,8 @@ def _product_by_torch(X, Y, contraction, structure):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return _reshaped(torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]), X.shape)
     if X.dtype in _HALVES:
-        # float16 has 11 significant bits, and float32 products may round their operands to 8: float64 keeps all 11
+        # float16 has 11 significant bits. If torch may round the operands of float32 products to 8 bits, the product
+        # is computed in float64, which keeps all 11
         rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
         wide = torch.Tensor.double if rounded else torch.Tensor.float
         return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
@@ -5413,8 +5487,8 @@ def _product_by_torch(X, Y, contraction, structure):
     X, Y = _once(_APPLY_MASK[x], X), _once(_APPLY_MASK[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
-    # `multiply` computes the product, dense or in blocks. If an operand may have NaN or Inf, _product_of_specials calls
-    # it.
+    # `multiply` is a function that computes the product, dense or in blocks. If an operand of a masked product may have
+    # NaN or Inf, `multiply` becomes _product_of_specials, which calls that function.
     multiply = torch.matmul
     if in_blocks:
         multiply = functools.partial(_product_in_blocks, contraction=contraction, structure=structure)
@@ -5425,20 +5499,21 @@ def _product_by_torch(X, Y, contraction, structure):
 
 
 def _inverse_by_torch(L, unit):
-    """Returns the inverses X of lower triangular matrices L, with the NaN and Inf of substitution, column by column.
+    """Returns the inverses X of lower triangular matrices L. X has the NaN and Inf of a substitution column by column.
 
-    If `unit` is True, L has ones on its diagonal, whatever stands there.
+    If `unit` is True, ones take the place of the elements on L's diagonal.
     """
     L, one = L.tril(), torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    # solve(L.mT) is the transpose of X. This way the substitution goes along rows, as L is stored.
+    # solve(L.mT, identity) is the transpose of X. With L.mT the substitution runs along the rows of L, as L is stored.
     solve = functools.partial(torch.linalg.solve_triangular, upper=True, left=False, unitriangular=unit)
     below, diagonal = L.tril(-1), L.new_ones(L.shape[:-1]) if unit else L.diagonal(dim1=-2, dim2=-1)
-    # One flag per matrix. It may be set although all elements are finite, because their sum may overflow
+    # `special` has one flag per matrix. The flag is set for NaN, Inf and a zero on the diagonal. It may also be set for
+    # a matrix of finite elements, because the sum of the elements may overflow
     special = ~(below.sum((-2, -1)) + diagonal.sum(-1)).isfinite() | (diagonal == 0).any(-1)
     if not special.any():
         return solve(L.mT, one.expand(L.shape)).mT.tril()
-    # `part` is L with zeros in place of NaN and Inf below the diagonal, and with ones in place of NaN, Inf and zeros on
-    # it. An Inf on the diagonal makes its row of X zero.
+    # `part` is L without NaN and Inf. Below the diagonal, zeros replace NaN and Inf. On the diagonal, ones replace NaN,
+    # Inf and zeros. If a row of L has Inf on the diagonal, this row of X is zero. `kept` has a 0 for such a row.
     kept = (~diagonal.isinf())[..., None].to(L.dtype)
     part = _without_specials(below).mul_(kept)
     part.diagonal(dim1=-2, dim2=-1).copy_(torch.where(diagonal.isfinite() & (diagonal != 0), diagonal, 1.0))
@@ -5453,37 +5528,39 @@ def _inverse_by_torch(L, unit):
 def _inverses_of_specials(L, X, diagonal):
     """Returns the inverses of matrices that have NaN or Inf anywhere, or a zero on the diagonal.
 
-    L has the elements below the diagonals, and `diagonal` has the diagonals. X has the inverses of the same matrices
-    without their NaN, Inf and zeros on the diagonal.
+    L has the elements below the diagonals, and `diagonal` has the diagonals. X has the inverses of matrices without NaN
+    and Inf, and without zeros on the diagonal: the matrices `part` of _inverse_by_torch.
 
-    An element of the inverse is special if it is NaN or Inf. In each column X is right above the first special element.
-    All elements below it are special, because each has a term with the element above it as a factor. While the elements
-    are infinite, this term decides their signs. The product of the signs beside and on the diagonal is thus a guess at
-    every sign. One product of signs finds the first element whose guess is wrong. From that element on all are NaN.
+    An element of the inverse is special if it is NaN or Inf. The elements of X above the first special element of each
+    column are correct. All elements below the first special element are also special, because each is computed from a
+    term with the element directly above it as a factor. While the elements are infinite, this term decides their signs.
+    The sign of this term depends on elements of L on the diagonal and directly below the diagonal. A running product of
+    the signs of these elements therefore gives a guess at the sign of each element of X. One matrix product of signs
+    then finds the first wrong guess in each column. From there on all elements of the column are NaN.
     """
     N = L.shape[-1]
     index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
 
     def first_rows(special, top=0):
-        """Returns the first row of each column in which `special` has a 1, or N if there is none. Row 0 of `special` is
-        row `top` of the matrix."""
+        """Returns the first row with a 1 for each column of `special`, or N if the column has no 1. Row 0 of `special`
+        is row `top` of the matrix."""
         return N - (special * (N - index[top:, None])).amax(-2)
 
     special = L.mul(0.0).nan_to_num_(1.0)  # NaN and Inf become 1, and all else becomes 0
     special.diagonal(dim1=-2, dim2=-1).copy_(diagonal.isnan() | (diagonal == 0))
-    # Column j of X has the columns k >= j of L as factors
+    # Column j of X is computed from the columns k >= j of L, so it takes the smallest of their first special rows
     first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)
     special.diagonal(dim1=-2, dim2=-1).zero_()
-    if _may_have_specials(X):  # the substitution has overflowed
+    if _may_have_specials(X):  # the substitution may have overflowed
         first = torch.minimum(first, first_rows(X.mul(0.0).nan_to_num_(1.0)))
     first = first.long()
     is_special = index[:, None] >= first[:, None]
     X = X.masked_fill_(is_special, 0.0)
 
-    # Each column's first special element is computed as in substitution. The guess at the signs below it begins with
-    # its sign.
+    # The first special element of each column is computed as in substitution. Its sign is the first one of the guessed
+    # signs. The first special element of column j is computed from row j of L[batch, row].
     row = first.clamp(max=N - 1)
-    sums = (L[batch, row].triu_() * X.mT).sum(-1)  # row j of L[batch, row] makes the first special element of column j
+    sums = (L[batch, row].triu_() * X.mT).sum(-1)
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
     turns = -torch.ones_like(diagonal).copysign_(diagonal)  # the signs of -1 / diagonal
     chain = turns.clone()
@@ -5495,9 +5572,9 @@ def _inverses_of_specials(L, X, diagonal):
 
     top = int(first[begins != 0].min()) + 1 if begins.any() else N
     if top < N:  # the rows from `top` on have guessed signs
-        width = int(begins.any(0).nonzero().max()) + 1  # the columns beyond have no guessed sign
+        width = int(begins.any(0).nonzero().max()) + 1  # the columns from `width` on have no guessed sign
         first, guess, L, special = first[:, None, :width], guess[..., :width], L[:, top:], special[:, top:]
-        # As in _special_terms, each row needs the number of its special terms, and the sum of their signs
+        # As in _special_terms, each element needs the number of its special terms, and the sum of their signs
         number = index[top:, None] - first + _running_sums(special, _TRIU, -1)[..., :width]
         signs = special.mul_(L.sign()) @ X[..., :width].sign() + L.sign() @ (guess * is_special[..., :width])
         is_wrong = (signs * guess[:, top:] * turns[:, top:, None] != number) | ~diagonal[:, top:, None].isfinite()
@@ -5523,9 +5600,9 @@ def _inverse(L, unit):
     return _inverse_by_torch(L, unit)
 
 
-# For each contraction: the operands, contraction and structure of dX and of dY, given G = dC. The gradients are
-# contractions again (see the trilinear form at the head of the CUDA source), and each mask goes with its matrix. One
-# operator therefore serves gradients of every order.
+# For each contraction, a function returns the operands, the contraction and the structure of dX and of dY. G is dC. The
+# gradients are contractions, too: see the trilinear form at the head of the CUDA source. Each matrix keeps its mask.
+# One operator therefore serves gradients of every order.
 _GRADIENTS = {
     _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # C = X Y
     _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # C = X Y^T
@@ -5536,14 +5613,15 @@ _GRADIENTS = {
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     """Returns the floating-point operations of a product, two per multiply-add, for torch's FlopCounterMode.
 
-    Each mask demands that one of the indices i, j, k is at most another. Two masks that bound one index from the same
-    side leave N (N + 1) (2 N + 1) / 6 multiply-adds. Two masks that put all three indices into one order leave
-    N (N + 1) (N + 2) / 6, and three masks do, too.
+    Each mask demands that one of the indices i, j, k is at most another one. The number of multiply-adds is
+    N (N + 1) (2 N + 1) / 6 for two masks that bound one index from the same side. It is N (N + 1) (N + 2) / 6 for two
+    masks that put all three indices into one order, and for three masks.
     """
     *batch, m, n = out_val.shape
     k, (x, y, c) = X.shape[-2 if contraction == _TN else -1], _masks(structure, contraction)
     c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
-    number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n  # `side` belongs to a masked matrix
+    # `number` counts the masks. `terms` is the number of multiply-adds without masks. `side` is N of a masked matrix
+    number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n
     if number == 1:
         terms = terms * (side + 1) // max(2 * side, 1)
     elif number:
@@ -5577,15 +5655,18 @@ class _Product(torch.autograd.Function):
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """Returns dX and dY, and None for a gradient that is not needed. If C is symmetric, Y is X. Then dX may be the
-        sum of both gradients."""
+        """Returns dX and dY, and None for a gradient that is not needed.
+
+        If C is symmetric, X and Y are one matrix. Then dX may be the sum of both gradients, and dY is None or zero.
+        """
         (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
         # Tracing and second derivatives need the operator: the binding's `gradients` supports neither
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
         if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
             return *found, None, None, None
-        # torch's own products compute G X and G^T X apart. In (G + G^T) X a large term of G^T X would make torch's sums
-        # lose many small terms of G X.
+        # If C is symmetric, our kernels compute dX as one product such as (G + G^T) X. torch's own products compute G X
+        # and G^T X separately. In (G + G^T) X a large term of G^T X would make torch's sums lose many small terms of
+        # G X.
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
             G, needed[1] = G + G.mT, False
@@ -5598,9 +5679,10 @@ class _Product(torch.autograd.Function):
 
     def jvp(ctx, dX, dY, *_):
         x, y, c = _masks(ctx.structure)
-        with _set_forward_mode(True):  # restores the mode of the caller; see _define
+        # torch disables forward mode while jvp runs. This context restores the mode of the caller; see _define
+        with _set_forward_mode(True):
             X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
-            if c == _SYMMETRIC:  # dC is dX X^T and its transpose
+            if c == _SYMMETRIC:  # dC is the sum of dX X^T and of its transpose
                 product = _multiply(dX, Y, ctx.contraction, _masked(x, y, _FULL))
                 return product + product.mT
             pairs = [pair for pair in ((dX, Y), (X, dY)) if None not in pair]
@@ -5608,8 +5690,8 @@ class _Product(torch.autograd.Function):
 
 
 class _Inverse(torch.autograd.Function):
-    """The autograd rules of X = L^-1. Forward mode has dX = -X dL X. Reverse mode has dL = -X^T G X^T for G = dX, with
-    only the elements that L has."""
+    """The autograd rules of X = L^-1. In forward mode dX = -X dL X. In reverse mode dL = -X^T G X^T for G = dX, and the
+    elements of dL that L does not have are zero."""
 
     def setup_context(ctx, inputs, output):
         ctx.unit = inputs[1]
@@ -5667,8 +5749,8 @@ def _check_sharding(name, T):
 def _define(rules, name, schema, compute, fake):
     """Defines the operator tril_matmul::name.
 
-    `rules` is the autograd.Function with its derivatives, in both modes and of every order. `schema` is the list of its
-    arguments, `compute` computes it, and `fake` returns an empty tensor of the result's shape.
+    `rules` is the autograd.Function with the derivatives, in both modes and of every order. `schema` lists the
+    operator's arguments. `compute` computes the result, and `fake` returns an empty tensor of the result's shape.
     """
     op = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     op.register_fake(fake)
@@ -5686,27 +5768,30 @@ def _define(rules, name, schema, compute, fake):
         op.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # torch.func refuses the autograd rules that torch.library registers, and forward mode loses tangents in them.
-    # `derive` takes their place. Like torch's own operators, it records the derivative of the innermost level alone.
-    # The call of `overload` inside it goes on to the outer levels, which record theirs.
+    # torch.func refuses autograd rules that torch.library registers, and forward mode loses tangents in such rules. The
+    # function `derive` replaces these rules. Like torch's own operators, it records the derivative of the innermost
+    # level alone. Inside `derive`, the call of `overload` goes on to the outer levels, and each outer level records its
+    # own derivative.
     overload = getattr(torch.ops.tril_matmul, name).default
-    rules.forward = lambda *inputs: inputs[-1][0]  # the output, which is computed already
-    rules.record = super(torch.autograd.Function, rules).apply  # skips Function.apply, which asks all levels for rules
+    rules.forward = lambda *inputs: inputs[-1][0]  # returns the output, which is the last input's first entry
+    # `record` is the apply method of Function's base class. It skips Function.apply, which asks all levels for rules.
+    rules.record = super(torch.autograd.Function, rules).apply
 
     def derive(*inputs):
         with _below_autograd():
             output = overload(*inputs)
         with _allow_one_level():
-            # A function cannot return an argument that is a tensor. The tuple hides that the output is an argument
+            # An autograd.Function cannot return a tensor that is also an argument. The tuple hides the output among the
+            # arguments
             return rules.record(*inputs, (output, None))
 
-    # These keys precede torch.library's own rules, which are for all devices
+    # Rules under these keys take precedence over torch.library's own rules, which are for all devices
     for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
         op._lib.impl(name, derive, key)
 
 
-# torch forgets a definition to which nothing refers. If it forgot one from before a reload, it would also drop the
-# name, which by then belongs to the new definition. So the list keeps every definition.
+# torch destroys a definition to which nothing refers, and drops the operator's name with it. After a reload the name
+# belongs to the new definition. The list therefore keeps the old definitions, too.
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
@@ -5719,7 +5804,9 @@ torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.inverse] = _count_i
 # A call takes the short way, past torch's dispatcher, if no mode, transform or subclass observes it. The dispatcher
 # would take more time than all other work of the host.
 
-_PLAIN_KEYS = 0  # the dispatch keys of plain CPU tensors, and the keys that every call has
+# The dispatch keys of plain CPU tensors, and the keys that every call has. The value stays 0 if torch lacks a private
+# name. Then products on a CPU never take the short way.
+_PLAIN_KEYS = 0
 _KEY_NAMES = ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")
 _KEYS = [getattr(_DispatchKey, name, None) for name in _KEY_NAMES]
 if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
@@ -5727,9 +5814,12 @@ if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
 
 
 def _plain_product(X, Y, *kind):
-    """Returns the product, with its gradients, of tensors that nothing but autograd observes. Returns None if something
-    else observes them, and if tensors on a GPU do not fit each other."""
-    # A traced graph must hold the operator instead of Python functions. A subclass must see the operator as well
+    """Returns the product, recorded by autograd, if nothing but autograd observes the call. Otherwise returns None.
+
+    Also returns None if tensors on a GPU do not fit each other.
+    """
+    # A traced graph must hold the operator instead of Python functions. A subclass must see the operator as well. In
+    # these two cases the call takes the dispatcher
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
@@ -5741,7 +5831,8 @@ def _plain_product(X, Y, *kind):
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, *kind)
-    # The operands stay packed for the gradients, unless a hook such as save_on_cpu or checkpoint spares memory
+    # The workspace with the packed operands is kept for the gradients. It is not kept if a hook such as save_on_cpu or
+    # checkpoint is to save memory
     keep = X.requires_grad and Y.requires_grad and kind in ((_NN, _LOWER), (_NN, _UPPER)) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
@@ -5758,8 +5849,11 @@ def _multiply(*product):
 
 
 def _call(function, A, B, *kind, names="AB"):
-    """Computes a product for a public function. On a GPU it tries the short way first. Otherwise it checks the
-    operands, applies autocast and broadcasts before it multiplies."""
+    """Computes a product for a public function.
+
+    On a GPU the function tries the short way first. If that is not possible, and on a CPU, it checks the operands,
+    applies autocast and broadcasts. Then it multiplies.
+    """
     if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, *kind)) is not None:  # is_plain checks A and B
         return C
     return _multiply(*_validate_and_broadcast(function, A, B, *kind, names), *kind)
@@ -5808,22 +5902,23 @@ def tril_matmul(A, B):
 def triu_matmul(A, B):
     """Returns the product of two upper triangular matrices (..., N, N), C = triu(A) @ triu(B).
 
-    Elements below the diagonals are not read. Their gradients are zero, and so is C there. Everything else is as in
-    tril_matmul.
+    Elements below the diagonals are not read, and their gradients are zero. C is zero below its diagonal. Everything
+    else is as in tril_matmul.
     """
     return _call("triu_matmul", A, B, _NN, _UPPER)
 
 
 def _call_flattening_batch(function, A, B, contraction, structure, names="AB", left=True):
-    """Does what _call does. If one matrix multiplies a batch of dense ones, it computes one larger product instead.
+    """Does what _call does. A batch in which all products share one matrix becomes one larger product.
 
-    The one matrix is A if `left` is True, and B otherwise. A matrix on the right multiplies all rows of the batch at
-    once. A matrix on the left multiplies all columns at once, which takes copies. It does so only where the copies take
-    less time than a gradient of the one matrix for each product of the batch.
+    The shared matrix is A if `left` is True, and B otherwise. A shared matrix on the right multiplies all rows of the
+    batch at once. A shared matrix on the left multiplies all columns of the batch at once, but that needs copies. The
+    copies are made only where they save time: the gradient of the shared matrix is then computed once, not once per
+    product of the batch.
     """
     one, many = (A, B) if left else (B, A)
-    # Subclasses are left alone, because a DTensor may be sharded along the dimensions that would be joined. A traced
-    # graph keeps the sizes of its first call, so it takes no decision that depends on them.
+    # Operands of a subclass are not flattened, because a DTensor may be sharded along the dimensions that would be
+    # joined. A compiled graph may run with other sizes later, so no decision for such a graph depends on sizes.
     plain = _is_no_subclass(A) and _is_no_subclass(B) and not (A.is_nested or B.is_nested)
     if plain and 2 <= one.dim() <= many.dim() > 2:
         dynamic = torch.compiler.is_compiling()
@@ -5831,7 +5926,7 @@ def _call_flattening_batch(function, A, B, contraction, structure, names="AB", l
         few_columns = not dynamic and (cols == 1 or (one.requires_grad and 4 * cols <= rows))
         single = one.dim() == 2 if dynamic else one.shape[:-2].numel() == 1
         if single and (few_columns or not left) and not torch.jit.is_tracing():
-            # The shapes are checked as they are given
+            # The shapes are checked before the flattening, so that errors show the caller's shapes
             A, B = _validate_and_broadcast(function, A, B, contraction, structure, names)
             X = B if left else A
             if left:  # C^T = B^T A^T
@@ -5839,7 +5934,7 @@ def _call_flattening_batch(function, A, B, contraction, structure, names="AB", l
                 structure = _masked(_FULL, _masks(structure)[0], _FULL)
             C = _call(function, X.flatten(0, -2), one.flatten(0, -2), contraction, structure)
             C = _reshaped(C, (*X.shape[:-1], C.shape[-1]))
-            # A copy, because torch forbids changes in place of some views
+            # clone() makes a copy in place of a view, because torch forbids changing some views in place
             return C.mT.clone(memory_format=torch.contiguous_format) if left else C
     return _call(function, A, B, contraction, structure, names=names)
 
@@ -5854,7 +5949,7 @@ def transposed_a_matmul(A, B):
 
 
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diagonal=0):
-    """Returns the product of a triangular matrix A and a dense matrix X. torch.linalg.solve_triangular is its inverse.
+    """Returns the product of a triangular matrix A and a dense matrix X. torch.linalg.solve_triangular undoes it.
 
     Args:
         A: a tensor (..., N, N), of which only one triangle is read.
@@ -5863,8 +5958,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
         left: True for A @ X, False for X @ A.
         unitriangular: True for ones in place of A's diagonal, which is not read then. This costs a copy of A.
         diagonal: an int, the diagonal that bounds the triangle of A, as in torch.tril and torch.triu. A positive number
-            stands for a diagonal above the main one. It must be 0 if `unitriangular` is True. Other numbers than 0 cost
-            copies of A, X and C.
+            stands for a diagonal above the main one. `diagonal` must be 0 if `unitriangular` is True. A number other
+            than 0 costs copies of A, X and C.
 
     Returns:
         A contiguous tensor with the shape of X, apart from broadcast leading dimensions, and with its dtype.
@@ -5899,8 +5994,9 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     if diagonal:
         _validate_and_broadcast(name, *operands, _NN, structure, names)  # checks the shapes before the padding
         N, pad = A.shape[-1], torch.constant_pad_nd
-        # The diagonal becomes the main one by `more` rows of zeros above A and as many columns of zeros on its right.
-        # For an upper triangle the rows are below and the columns on the left. A negative `more` removes lines.
+        # Padding makes diagonal number `diagonal` the main one. A lower triangle gets `more` rows of zeros above it and
+        # `more` columns of zeros on its right. An upper triangle gets the rows below it and the columns on its left. If
+        # `more` is negative, rows and columns are removed instead.
         more = max(-N, min(N, -diagonal if upper else diagonal))
         rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))
         inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
@@ -5919,7 +6015,7 @@ def gram(X, *, transpose=False, structure="dense"):
 
     Returns:
         A contiguous tensor (..., M, M), or (..., K, K) if `transpose` is True. C[i, j] and C[j, i] have the same bits.
-        Only one half of C is computed, unless all of it takes no longer.
+        Only one half of C is computed, unless computing all of C takes no longer.
 
     Both triangles of G = dC count: dX = (G + G^T) @ X, or X @ (G + G^T) if `transpose` is True. On a GPU with kernels
     the sum G + G^T is rounded to the dtype, and it is Inf where it exceeds the dtype's range.
@@ -5964,7 +6060,9 @@ def triangular_inverse(L, *, upper=False, unitriangular=False):
     upper, unitriangular = _checked_flags("triangular_inverse", upper=upper, unitriangular=unitriangular)
     L, _ = _validate_and_broadcast("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
     wide = L
-    if L.dtype in _HALVES:  # X^T G may overflow although dL does not, and a CPU's float32 products may round to 8 bits
+    # In 16 bits X^T G may overflow although dL does not. On a CPU, products of float32 may round their operands to 8
+    # bits, so the wider type is float64
+    if L.dtype in _HALVES:
         wide = L.float() if L.is_cuda else L.double()
     if upper:
         X = _operator("inverse", wide.mT, unitriangular).to(L.dtype)
@@ -5976,7 +6074,7 @@ def explain(A, B, problem="lower"):
     """Computes one product and tells which kernel did. It is for debugging, and it waits for the GPU.
 
     Args:
-        A, B: the operands of the function that `problem` names. For 'gram' both are the one matrix.
+        A, B: the operands of the function that `problem` names. For 'gram' A and B must be the same tensor.
         problem: 'lower' (tril_matmul), 'upper' (triu_matmul), 'transposed_a' (transposed_a_matmul), 'lu' (lu_matmul),
             'triangular' (triangular_matmul) or 'gram' (gram).
 
@@ -5987,8 +6085,8 @@ def explain(A, B, problem="lower"):
             'fallback', 'hopper, fallback': all of the batch, or a part of it, fell back from the fp16x3 kernel.
             'cpu', 'torch', 'meta': no kernel. 'torch' stands for a GPU before compute capability 8.0.
         'fallback': True if pairs of float16 could not hold an operand, so that another kernel computed.
-        'fallback_at': the numbers of the products that fell back. Leading dimensions are counted as one.
-        'outliers': how many elements of the batch are too small for such a pair, and are kept beside their blocks.
+        'fallback_at': the indices of the products that fell back, with all leading dimensions flattened into one.
+        'outliers': how many elements of the batch are too small for such a pair. Outliers are stored separately.
         'masks': the masks of A, B and the result, each 'dense', 'lower', 'upper' or 'symmetric'.
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor such as DTensor, and what the
@@ -6026,42 +6124,42 @@ def explain(A, B, problem="lower"):
 
 
 class ModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 15: tril_matmul of A and B (N, N). The module has no parameters."""
+    """Computes tril_matmul(A, B) for A and B (N, N): KernelBench level 1, problem 15. The module has no parameters."""
 
     def forward(self, A, B):
         return tril_matmul(A, B)
 
 
 class UpperModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 14: triu_matmul of A and B (N, N)."""
+    """Computes triu_matmul(A, B) for A and B (N, N): KernelBench level 1, problem 14."""
 
     def forward(self, A, B):
         return triu_matmul(A, B)
 
 
 class TransposedAModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 16: A.T @ B for A (K, M) and B (K, N)."""
+    """Computes A.T @ B for A (K, M) and B (K, N): KernelBench level 1, problem 16."""
 
     def forward(self, A, B):
         return transposed_a_matmul(A, B)
 
 
 class TriangularModelNew(torch.nn.Module):
-    """triangular_matmul as a module. Its options are arguments of the call."""
+    """Computes triangular_matmul as a module. The options of the function are arguments of the call."""
 
     def forward(self, A, X, **options):
         return triangular_matmul(A, X, **options)
 
 
 class GramModelNew(torch.nn.Module):
-    """gram as a module. Its options are arguments of the call."""
+    """Computes gram as a module. The options of the function are arguments of the call."""
 
     def forward(self, X, **options):
         return gram(X, **options)
 
 
 class InverseModelNew(torch.nn.Module):
-    """triangular_inverse as a module. Its options are arguments of the call."""
+    """Computes triangular_inverse as a module. The options of the function are arguments of the call."""
 
     def forward(self, L, **options):
         return triangular_inverse(L, **options)
