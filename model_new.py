@@ -1,4 +1,4 @@
-"""Products of triangular matrices for PyTorch, in one file: a sixth of the work, on tensor cores, at float32 accuracy.
+"""This file multiplies triangular matrices in PyTorch: with a sixth of the work, on tensor cores, at float32 accuracy.
 
     import torch
     from model_new import tril_matmul
@@ -7,12 +7,14 @@
     C = tril_matmul(A, B)    # tril(A) @ tril(B)
     C.sum().backward()       # A.grad and B.grad are lower triangular, as A, B and C are
 
-A dense product of N x N matrices takes 2 N^3 floating-point operations. A product of two triangles takes a sixth:
+A dense product of N x N matrices takes 2 N^3 floating-point operations. A product of two triangles takes a sixth of
+them, because only these terms exist:
 
     C[i, j] = sum over k = j..i of A[i, k] * B[k, j]      (i >= j, and exactly zero above the diagonal)
 
-The functions take float32, float64, float16 or bfloat16 tensors of any strides. Leading dimensions broadcast. Each
-docstring has the shapes and the errors. All functions but explain have gradients of any order.
+The functions take float32, float64, float16 or bfloat16 tensors of any strides. Leading dimensions broadcast. The
+docstring of each function lists the shapes, and the errors that it raises. All functions but explain have gradients of
+any order.
 
     tril_matmul(A, B)             tril(A) @ tril(B)
     triu_matmul(A, B)             triu(A) @ triu(B)
@@ -21,37 +23,39 @@ docstring has the shapes and the errors. All functions but explain have gradient
     triangular_matmul(A, X)       tril(A) @ X for a dense X. Options: upper, left, unitriangular, diagonal.
     triangular_inverse(L)         The inverse of tril(L). Options: upper, unitriangular.
     gram(X)                       X @ X.mT, which is symmetric. Options: transpose, structure.
-    explain(A, B)                 Computes a product and tells which kernel did.
+    explain(A, B)                 Computes a product and tells which kernel computed it.
     ModelNew()(A, B)              Computes tril_matmul for KernelBench, level 1, problem 15.
     UpperModelNew()(A, B)         Computes triu_matmul for KernelBench, level 1, problem 14.
     TransposedAModelNew()(A, B)   Computes transposed_a_matmul for KernelBench, level 1, problem 16.
 
-TriangularModelNew, GramModelNew and InverseModelNew are modules as well. The judge, check.py, uses them.
+TriangularModelNew, GramModelNew and InverseModelNew are modules as well. check.py, the judge of this repository, uses
+these modules.
 
-The contract has two tables. The first has errors. The error of an element of C is relative to the element of |A| |B|.
+The contract consists of two tables. The first table bounds errors. The error of an element of C is relative to the
+same element of |A| |B|.
 
     setting                   largest error of an element
     -----------------------   --------------------------------------------------------------------------------------
     float32 on a GPU          The larger of 1.5e-6 and twice the error of cuBLAS in float32.
-    float32, TF32 allowed     2^-10 more in large products, because they may round their operands to 11 bits.
+    float32, TF32 allowed     2^-10 more in large products, whose operands may be rounded to 11 bits.
     float16, bfloat16         The error of float32 sums on tensor cores, and one rounding of the result.
     float64                   2 sqrt(k) 2^-53 as a rule, and at most 3/8 k 2^-53 where all terms are alike.
     a CPU, a GPU before 8.0   The error of torch's own products.
 
-  * The float32 bound holds unless |A| |B| overflows or a product underflows. Inputs made against it have reached
-    2.4e-6. Up to k = 8192 no input exceeds 5.3e-6.
-  * On a CPU, torch's errors are larger in long sums of a result that is one row or one column. Some CPUs have bfloat16
-    products. There set_float32_matmul_precision("medium") lets torch round float32 operands to 8 bits.
+  * The float32 bound is not promised if |A| |B| overflows or a product underflows. Inputs that were constructed to
+    exceed the bound have reached 2.4e-6. Up to k = 8192 no input exceeds 5.3e-6.
+  * On a CPU, torch's errors are larger if the result is a single row or column and its sums are long. On a CPU with
+    bfloat16 products, set_float32_matmul_precision("medium") lets torch round float32 operands to 8 bits.
 
     subject                   promise
     -----------------------   --------------------------------------------------------------------------------------
-    NaN and Inf               They come out where the sum over k = j..i meets them, and nowhere else. Where |A| |B|
-                              overflows, parts of a sum may be Inf.
+    NaN and Inf               They reach an element of C if its sum over k = j..i meets them, and no other element.
+                              Where |A| |B| overflows, parts of a sum may be Inf.
     determinism               The same input, strides and alignment give the same bits on every run on the same GPU.
     inputs                    No input is modified.
     streams                   The work runs on the current stream, and the host never waits for it.
     GPUs from 8.0 on          Only the kernels of this file compute. A build or a launch that fails raises an error.
-    CPUs, GPUs before 8.0     torch's own products compute. On such a GPU the host waits for the results. In large
+    CPUs, GPUs before 8.0     torch's own products are used. On these GPUs the host waits for the results. In large
                               products of two lower or two upper triangles, blocks of zeros are not multiplied.
 
 The file needs torch 2.9 or later, and Python 3.10 or later. With a GPU it also needs ninja, nvcc and a C++ compiler.
@@ -66,17 +70,17 @@ The map lists the sections in order. `# ====` begins a part, `# ----` a section,
          Policy                     Every decision of the host: kernels, tile sizes, splits, copies of operands.
          PTX                        One function for each instruction that has no name in CUDA C++.
          Launching                  What the launchers of all kernels share.
-         Tiles of 64 x 64, part 1   Copies of k-blocks into shared memory.
-         The exact path             Sums on the CUDA cores of only the terms that exist.
-         Tiles of 64 x 64, part 2   Reading k-blocks from shared memory, and writing C.
+         Tiles of 64 x 64, part 1   Copies k-blocks into shared memory.
+         The exact path             Sums only the terms that exist, on the CUDA cores.
+         Tiles of 64 x 64, part 2   Reads k-blocks from shared memory, and writes C.
          The split-tf32 kernel      float32 products that are too small for the fp16x3 kernel.
          The mma kernel             Products on the tensor cores of any GPU from Ampere on.
-         Launching                  The launchers of these three kernels.
+         Launching                  The launchers of the exact path, the split-tf32 and the mma kernel.
          The skeleton               What Hopper's two kernels share: the queue of tiles, the roles of warps, barriers.
          16-bit                     Hopper's kernel for float16 and bfloat16.
          Packing                    Splits float32 operands into scaled pairs of float16.
-         fp16x3                     Hopper's kernel for float32, which multiplies these pairs.
-         Fix-up                     Outliers, and products that need the fallback.
+         fp16x3                     Hopper's kernel for float32, which multiplies the pairs from Packing.
+         Fix-up                     Corrects outliers, and computes products that do not fit pairs of float16.
          Symmetric results          Copies the lower half of C to the upper half.
          Inverse                    Computes 64 rows of an inverse at a time.
          Launching                  The launchers of the fp16x3 kernel, and of products by any kernel.
@@ -87,7 +91,7 @@ The map lists the sections in order. `# ====` begins a part, `# ----` a section,
     3  The operator
          Private names of torch     All private names of torch that the file uses.
          Arguments                  Contractions, masks, and the checks of what a caller gives.
-         Our kernels                Which tensors they compute.
+         Our kernels                Says which tensors the kernels of this file compute.
          torch's own products       The computation on CPUs, and on GPUs before compute capability 8.0.
          Computation                Products, inverses, their gradients, and their cost.
          Registration               The operators, as PyTorch knows them, with their derivatives.
@@ -132,13 +136,13 @@ __all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs
 # ---- Types: how the kernels and the C++ binding describe one product, without any torch type. ----
 #
 # The product of two lower triangles and its two gradients are contractions of one form:
-# C[m, n] = sum over k of X[m, k] * Y[k, n]. They are the partial derivatives of
-# T(A, B, G) = sum over i >= k >= j of A[i,k] B[k,j] G[i,j]:
+# C[m, n] = sum over k of X[m, k] * Y[k, n]. They are the partial derivatives of the scalar
+# T(A, B, G) = sum over i >= k >= j of A[i,k] B[k,j] G[i,j], where G is the gradient of C:
 #
-#     name  result       X[m, k]  Y[k, n]  k runs over  X has k  Y has k
-#     NN    C  = A B     A[m, k]  B[k, n]  n .. m       <= m     >= n
-#     NT    dA = G B^T   G[m, k]  B[n, k]  0 .. n       <= m     <= n
-#     TN    dB = A^T G   A[k, m]  G[k, n]  m .. N-1     >= m     >= n
+#     name  result       X[m, k]  Y[k, n]  k runs over  X exists for  Y exists for
+#     NN    C  = A B     A[m, k]  B[k, n]  n .. m       k <= m        k >= n
+#     NT    dA = G B^T   G[m, k]  B[n, k]  0 .. n       k <= m        k <= n
+#     TN    dB = A^T G   A[k, m]  G[k, n]  m .. N-1     k >= m        k >= n
 #
 # The binding swaps the strides of a transposed operand. So a kernel sees only X[m, k], Y[k, n] and a range of k.
 _CUDA_TYPES = r"""
@@ -147,12 +151,13 @@ _CUDA_TYPES = r"""
 #include <cstdint>
 #include <utility>
 
-// Hooks for tests. tests/sanitize.py and tests/test_stress.py build copies of this file with #defines in place of the
-// next line. Without those #defines the hooks expand to nothing.
+// The macros below are hooks for tests. tests/sanitize.py and tests/test_stress.py build copies of this file with
+// #defines in place of the next line. Without those #defines the macros expand to nothing.
 // [hooks]
 #if defined(TRIL_MATMUL_RACECHECK)
 #define IF_RACECHECK(...) __VA_ARGS__
-// Racecheck wants every thread to arrive at an mbarrier itself. Otherwise one thread arrives for its warp or team.
+// In racecheck builds every thread arrives at an mbarrier itself, because racecheck expects that. In all other builds
+// one thread arrives for its warp or team.
 constexpr bool kEveryThreadArrives = true;
 #else
 #define IF_RACECHECK(...)
@@ -174,18 +179,19 @@ constexpr bool kEveryThreadArrives = false;
 // The table at the head of this section defines the three contractions.
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Mask : int { kFull = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // only a result can be kSymmetric
-// Which elements an operand has. A line is a row m of X or a column n of Y. The operand has the elements
-// with (k - line) * KRange <= 0, so the values of this enum matter: see is_in_range.
+// Says which elements an operand has. A line is a row m of X or a column n of Y. The operand has the elements with
+// (k - line) * KRange <= 0. is_in_range computes this product, so the values of the enum matter.
 enum KRange : int { kFromDiagonal = -1, kAll, kToDiagonal };
 enum ElementType : int { kFloat32, kFloat64, kFloat16, kBFloat16 };
 // The value of TRIL_MATMUL_PATH: which kernels the user allows.
 enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };
 
-// The most rows or columns of a matrix. Indices have 32 bits, and the last tile may reach beyond the last row.
+// The most rows or columns of a matrix. Indices have 32 bits. The last tile may reach beyond the last row or column, so
+// the largest size lies below the largest index.
 constexpr int64_t kMaxSize = 2147483647 - 1024;
 constexpr int kMaxBatchDims = 8;
 
-// One product, or a batch of products of one size. Strides are in elements; expanded dimensions have stride 0.
+// Describes one product, or a batch of products of one size. Strides are in elements, and 0 for expanded dimensions.
 // A kernel writes all of C, including the zeros above its diagonal.
 struct Product {
   const void* x;
@@ -201,19 +207,23 @@ struct Product {
   int64_t batches;           // batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   ElementType type;
-  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // the two are strides
+  // The sizes of the batch dimensions, and the strides of X and of Y in these dimensions
+  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];
 };
 
 struct Gpu {
-  int sms, major;               // streaming multiprocessors; 9 for compute capability 9.0
+  // The number of streaming multiprocessors, and the first number of the compute capability (9 for 9.0)
+  int sms, major;
   struct CUstream_st* stream;   // the cudaStream_t on which all kernels of a call run
-  // Allocates device memory for this call. Only later work of the same stream reuses it.
+  // Allocates device memory for this call. Only later work of the same stream may get the same memory.
   void* (*allocate)(const Gpu& gpu, int64_t bytes);
 };
 
-// What packing tells the later kernels, and the host, about a product of the fp16x3 kernel. It is in device memory.
+// What packing records about a product of the fp16x3 kernel, for the later kernels and for the host. The Controls lie
+// in device memory.
 struct Control {
-  int fallback;   // 1: float16 numbers hi + lo cannot hold the operands, so fixup_kernel computes this product
+  // 1: fixup_kernel computes this product, because pairs of float16 cannot hold the operands or have too many outliers
+  int fallback;
   int outliers;   // how many elements are too small, beside the largest of their block, to be packed
 };
 
@@ -236,8 +246,8 @@ Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 // Returns which operands a kernel cannot read as they are: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
-// Whether the kernel computes both triangles of a symmetric 16-bit product. Otherwise it computes the lower triangle
-// and stores each element twice. Both ways give the same bits; the policy takes the faster one.
+// Whether the kernel computes both triangles of a symmetric 16-bit product. Otherwise it computes the lower triangle,
+// and each element is also stored above the diagonal. Both ways give the same bits. The policy takes the faster way.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
 // Raises a Python error if `error` is not cudaSuccess. The symbol is hidden, because other libraries may also have
@@ -252,20 +262,21 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 // `before` and `unit` are explained at invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
-// Computes the gradients dx = G y^T and dy = x^T G of the float32 product x y of two triangles. The product has left
-// both operands packed in its workspace, `kept`, which has `bytes` bytes. Returns false, and launches nothing, if a
-// workspace has another size now. It also does so if torch's TF32 setting has changed since.
+// Computes the gradients dx = G y^T and dy = x^T G of the float32 product x y of two triangles. The forward product has
+// left both operands packed in its workspace, `kept`, which has `bytes` bytes. The function returns false, and launches
+// nothing, in two cases: the forward's workspace would have another size now, or torch's TF32 setting has changed.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu);
 """
 
 # ---- Schedule: the arithmetic of tiles. ----
 #
-# Takes a Product and a number. Produces the tile of C that has this number, and the range of k that the tile sums.
+# Takes a Product and the number of a tile. Produces the position of this tile in C, and the range of k that it sums.
 #
-# Tiles differ in length, because only a part of k exists for each of them. The longest tiles have the smallest
-# numbers, and begin first. Otherwise one SM would begin a long tile last, and work on alone.
-# No table in memory is read. So a CTA finds its tile in a few instructions.
+# The length of a tile is the number of k that it sums. Where an operand is triangular, tiles differ in length. The
+# longest tiles have the smallest numbers, and begin first. Otherwise one SM could begin a long tile last, and still
+# work on it when all other SMs are idle. find_tile reads no table in memory, so a CTA finds its tile in a few
+# instructions.
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
 
@@ -274,13 +285,14 @@ _CUDA_SCHEDULE = r"""
 #define DEVICE __device__ inline
 #define HOST_DEVICE __host__ __device__ inline
 
-constexpr int kBlock = 64;   // the edge of a block of an operand, and the depth of a k-block, in elements
+// The edge of a block of an operand, in elements. The k-blocks of the 16-bit and the fp16x3 kernel are as deep.
+constexpr int kBlock = 64;
 
 HOST_DEVICE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-// Unsigned, because a signed division takes more instructions.
+// The arguments are unsigned, because a signed division takes more instructions.
 HOST_DEVICE int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// Returns the largest r with triangle(r) <= q. The float root is that r or r + 1; the second line corrects it.
+// Returns the largest r with triangle(r) <= q. The float root is r or r + 1. The second line corrects it to r.
 DEVICE int triangle_root(int q) {
   const uint32_t r = sqrt(8 * float(q) + 1) / 2;
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
@@ -297,10 +309,11 @@ DEVICE int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row &
 
 // ---- Schedule: the products of a batch.
 
-// Calls f(d, index) for each batch dimension d. Product `number` of the batch has this index in that dimension.
+// Calls f(d, index) for each batch dimension d. `index` is the index of product `number` in dimension d.
 template <typename F>
 DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
-  uint32_t remainder = number;   // without batch dimensions number is 0, and so f(0, 0) is harmless
+  // Without batch dimensions `number` is 0, and the only call is f(0, 0), which is harmless
+  uint32_t remainder = number;
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each dimension but the first takes a division
     const uint32_t size = p.batch_size[d];
     f(d, remainder % size);
@@ -323,9 +336,10 @@ DEVICE T* c_matrix(const Product& p, int number) { return static_cast<T*>(p.c) +
 
 enum Operand : int { kX, kY };
 
-// Whether k numbers the rows of a packed operand. Otherwise k numbers its columns. A triangular operand is packed as a
-// lower triangle. A dense one keeps its order in memory, except that Y has k along its rows whenever X has. Three cases
-// are left: neither (NT), only Y (NN), and both (TN). The fp16x3 kernel has one version for each.
+// Whether k is the row index of a packed operand. Otherwise k is its column index. A triangular operand is packed as a
+// lower triangle, which determines its row index. A dense operand keeps its order in memory, with one exception: k is
+// never the row index of X alone. So k is the row index of neither operand (NT), of Y alone (NN), or of both (TN). The
+// fp16x3 kernel has one version for each of these three cases.
 HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   const bool x_k_is_row =
       p.x_range == KRange::kFromDiagonal || (!p.x_range && p.y_range != KRange::kToDiagonal && p.x_row < p.x_col);
@@ -334,8 +348,8 @@ HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
 
 DEVICE bool is_in_range(KRange k_range, int line, int k) { return (k - line) * k_range <= 0; }
 
-// Returns the first k-block that may meet the diagonal, for lines from block `line` on. A dense operand has no
-// diagonal: then the result is beyond every k-block.
+// Returns the first k-block that may meet the diagonal of an operand, for lines from block `line` on. For a dense
+// operand, which has no diagonal, the result is beyond every k-block.
 DEVICE int first_on_diagonal(KRange k_range, int line) { return k_range ? line : int(kMaxSize); }
 
 // Whether a kernel has to write zeros above the diagonal of C.
@@ -344,15 +358,16 @@ HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric;
 // Whether X, Y and C are triangles: tril_matmul and its gradients.
 HOST_DEVICE bool is_lower(const Product& p) { return p.x_range && p.y_range && has_zeros(p); }
 
-// Whether an operand is triangular. Then the zeros of its mask may meet an Inf or a NaN of the other operand.
+// Whether an operand is triangular. In place of the missing elements of such an operand, tensor cores multiply zeros. A
+// zero that meets an Inf or a NaN of the other operand makes a NaN.
 HOST_DEVICE bool is_masked(const Product& p) { return p.x_range || p.y_range; }
 
-// Whether the 16-bit kernel stores each element of a symmetric C twice, as the kernels of 64 x 64 tiles do. Otherwise
-// a launch of `mirror` copies the lower triangle afterwards.
+// Whether the 16-bit kernel stores each element of a symmetric C both below and above the diagonal, as the kernels of
+// 64 x 64 tiles do. Otherwise a launch of `mirror` copies the lower triangle to the upper one afterwards.
 HOST_DEVICE bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
-// Rows [row, row_end) and columns [col, col_end) of C sum k from first_k to end_of_k. All arguments are in one unit:
-// elements, or blocks of one size. `depth` is the whole k.
+// A tile with rows [row, row_end) and columns [col, col_end) of C sums k in [first_k, end_of_k). All arguments are in
+// one unit: elements, or blocks of one size. `depth` is the number of all k.
 HOST_DEVICE int first_k(KRange x_range, KRange y_range, int row, int col) {
   return max(x_range == KRange::kFromDiagonal ? row : 0, y_range == KRange::kFromDiagonal ? col : 0);
 }
@@ -369,8 +384,8 @@ struct Tile {
 };
 
 // The order of the tiles of one C, which has R rows and S columns of tiles. The tiles come in groups of equal length,
-// the longest group first. With a triangular operand there are G groups, as many as there are tiles along k. A tile
-// of group g is G - g tiles of k long. These are the groups:
+// the longest group first. With a triangular operand there are G groups, where G is the number of tile edges that cover
+// all k. A tile of group g sums G - g tile edges of k. These are the groups:
 //
 //   C       triangular   number of tiles in group g       what the group is
 //   lower   X and Y      g + 1                            a diagonal (NN), a column (NT) or a row (TN)
@@ -380,23 +395,24 @@ struct Tile {
 //   lower   none         all tiles: one group             its tiles come by diagonals, from the lower left corner
 //   all     none         all tiles: one group             its tiles come in bands of rows
 //
-// Tiles of a band share operands, which they find in the L2 cache.
+// A band is eight rows of tiles. The tiles of a band share operands, so they find these operands in the L2 cache.
 struct TileOrder {
   int rows, cols;   // how many rows and columns of tiles one C has
   KRange x_range, y_range;
   int c_lower;
-  int edge, depth;   // the edge of a tile, and the whole k, in units
+  int edge, depth;   // the edge of a tile, and the number of all k, in units
 
-  // `edge` and `unit` are in elements. The k of tiles is counted in units.
+  // `edge` and `unit` are in elements. The result has the edge and the k of tiles in units.
   HOST_DEVICE static TileOrder make(const Product& p, int edge, int unit = 1) {
     return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_range,          p.y_range,
             p.c_lower,           edge / unit,         ceil_div(p.k, unit)};
   }
   HOST_DEVICE bool masked() const { return x_range || y_range; }
   HOST_DEVICE bool both_masked() const { return x_range && y_range; }
-  // Whether groups are rows of C and not columns. It has a meaning only if exactly one operand is triangular.
+  // Whether groups are rows of C and not columns. The result has a meaning only if exactly one operand is triangular.
   HOST_DEVICE bool by_rows() const { return !y_range; }
-  // Whether later groups have fewer tiles. It has a meaning only if C is lower and exactly one operand is triangular.
+  // Whether later groups have fewer tiles. The result has a meaning only if C is lower and exactly one operand is
+  // triangular.
   HOST_DEVICE bool groups_shrink() const {
     return by_rows() ? x_range == KRange::kToDiagonal : !x_range && y_range == KRange::kFromDiagonal;
   }
@@ -431,12 +447,13 @@ struct TileOrder {
     };
     int i, j;
     if (c_lower && masked() == both_masked()) {
-      // 32 bits suffice, and take half the instructions of 64
+      // root * (root + 1) fits 32 bits, which take half the instructions of 64 bits
       const uint32_t root = triangle_root(tile_index), first = root * (root + 1) / 2;
       const int group = root, index_in_group = tile_index - first;
       i = x_range == KRange::kFromDiagonal ? group : index_in_group + rows - 1 - group;
       j = y_range == KRange::kToDiagonal ? rows - 1 - group : index_in_group;
-    } else if (c_lower) {   // one operand is triangular; groups that shrink are groups that grow, counted from the end
+    } else if (c_lower) {
+      // Exactly one operand is triangular. If groups shrink, tiles are counted from the last one, so that groups grow
       const int rising_index = groups_shrink() ? int(count()) - 1 - tile_index : tile_index,
                 root = triangle_root(rising_index), index_in_group = rising_index - int(triangle(root));
       const int line = group_to_line(groups_shrink() ? rows - 1 - root : root),
@@ -444,8 +461,9 @@ struct TileOrder {
       i = by_rows() ? line : line + index_in_line;
       j = by_rows() ? index_in_line : line;
     } else if (both_masked()) {
-      // The tile on the diagonal comes first, then the row, then the column. So tiles that are opposite each other
-      // in a symmetric product have the same length and are split alike
+      // A group begins with its tile on the diagonal. The other tiles of its row follow, and then the tiles of its
+      // column. Tiles (i, j) and (j, i) are in one group. So in a symmetric product both have the same length and the
+      // same number of splits
       int group = triangle_root(tile_index / 2);   // the square root of tile_index, rounded down, or one less
       group += uint32_t(group + 1) * (group + 1) <= uint32_t(tile_index);
       const int index_in_line = tile_index - group * group;
@@ -456,7 +474,7 @@ struct TileOrder {
         j = rows - 1 - j;
       }
     } else {
-      constexpr int kBand = 8;   // rows
+      constexpr int kBand = 8;   // rows of tiles in a band
       const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
       const uint32_t group = tile_index / width, index_in_group = tile_index % width;
       if (masked()) {
@@ -474,7 +492,7 @@ struct TileOrder {
 
 // ---- Schedule: the tiles of the split-tf32 and the mma kernel, in elements.
 
-// What a CTA computes: one split of a tile, which is a part of the tile's k.
+// What a CTA computes: one split of a tile. A split has all rows and columns of the tile, and a part of its k.
 template <typename T>
 struct WorkTile {
   const T *x, *y;          // the matrices of one product of the batch
@@ -500,20 +518,23 @@ struct WorkTile {
   }
 };
 
-// How clusters of four CTAs compute the tiles, the longest first. All four CTAs share the k of each of the first
-// tiles. Two CTAs share each of the next tiles. One CTA computes each of the last tiles. docs/kernel.md has a picture.
+// Says how clusters of four CTAs compute the tiles, the longest first. For the first tiles, all four CTAs of a cluster
+// share the k of one tile. For the next tiles, two CTAs share the k of one tile. For the last tiles, each CTA computes
+// one whole tile. docs/kernel.md has a picture.
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
   uint32_t tiles;          // the number of tiles of one product; 0 if no tile is split
   uint32_t cluster_size;   // kMostSplits, or 1 if no tile is split
-  // For each cluster, in launch order: 4 * its first tile + log2 of the splits of its tiles; unused if no tile is split
+  // One entry per cluster, in launch order: four times the number of its first tile, plus log2 of the number of splits
+  // per tile. It is unused if no tile is split.
   uint16_t order[kMostClusters];
   int64_t clusters;        // the number of clusters of one product
 };
 
-// Returns what a CTA computes, by its cluster and its rank there. Clusters go to the products of a batch in turns. The
-// first k-block waits for this function, so it avoids divisions, which take long.
+// Returns what the CTA with this rank in this cluster computes. Successive clusters belong to successive products of a
+// batch. A CTA cannot copy its first k-block before this function returns, so the function avoids divisions, which are
+// slow.
 template <typename T>
 DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
@@ -546,7 +567,7 @@ struct alignas(16) ClusterTile {
   int partial_slot;     // where the partial sums of the tile's first split go; find_split sets it
   IF_DELAY(int tile_seq;)   // the number of the tile among the tiles of its cluster
 
-  // Reduces the tile to one of its splits: split `number`, if the tile has `parts` splits.
+  // Divides the tile into `parts` splits, and reduces it to the split with this number.
   DEVICE void take_split(int number, int parts) {
     split = number;
     splits = parts;
@@ -557,27 +578,27 @@ struct alignas(16) ClusterTile {
   }
 };
 
-// The tiles of a batch by number, the longest first. The tiles of all products at one position of C have successive
-// numbers. The 16-bit kernel finds whole tiles or halves of columns, by find_tile. The fp16x3 kernel finds splits of
-// whole tiles, by find_split.
+// Numbers the tiles of a batch, the longest first. At each position of C, the tiles of all products have successive
+// numbers. The 16-bit kernel calls find_tile. There, numbers stand for whole tiles, for column halves of tiles, and for
+// halves of diagonal pairs. The fp16x3 kernel calls find_split, where numbers stand for splits of whole tiles.
 struct ClusterTiles {
   TileOrder order;
   int batches;
-  // The number of tiles, counted from the first, that are computed in two halves of columns. Each has two numbers
+  // The first column_split_tiles tiles are computed as two column halves each, so each of these tiles has two numbers.
   int column_split_tiles;
-  // Whether the last tiles are halves of diagonal pairs. A pair is two tiles on the diagonal of a symmetric C and the
-  // tile that shares its rows with one and its columns with the other. Two CTAs compute half of a pair each.
+  // Whether the last tiles are halves of diagonal pairs. A pair has three tiles of a symmetric C. Tiles a and b lie on
+  // the diagonal. The third tile has the rows of b and the columns of a. One CTA computes one half of a pair.
   bool diagonal_pairs;
   int count;                // how many tile numbers there are
   int splits = 1;           // how many CTAs of a cluster share the k-blocks of a tile
   int clusters;             // how many clusters are launched
-  int tail_tiles;           // how many further tiles have no number, because last_on_diagonal computes them
-  int longest;              // the most k-blocks of a split; a longer tile of a product with a triangle is split
+  int tail_tiles;           // how many further tiles have no number, because a second launch computes them
+  int longest;              // the most k-blocks of a split; with a triangular operand, every longer tile is split
   int num_split_tiles;      // how many tiles of a dense product are split, counted from the first
-  // How many partial sums of tiles one product leaves in memory: one per split, but none for the last split of a tile
+  // How many splits of one product store their partial sums in memory: all splits but the last one of each tile
   int partial_slots;
 
-  // Returns the tile that has a number, with its k-blocks.
+  // Returns the tile that has this number, with the range of its k-blocks.
   DEVICE ClusterTile find_tile(uint32_t number) const {
     const int edge = order.edge, depth = order.depth;
     const bool is_column_half = number < 2u * column_split_tiles;
@@ -587,8 +608,9 @@ struct ClusterTiles {
       batch = tile % batches;
       tile /= batches;
     }
-    // With diagonal pairs, the main diagonal and the one below it come last. tail_index counts from there. The
-    // first beside_diagonal tiles lie beside the main diagonal and belong to no pair. Halves of pairs follow
+    // With diagonal pairs, the tiles of the main diagonal and of the diagonal below it come last. tail_index counts
+    // these last tiles. The first beside_diagonal of these tiles lie below the main diagonal and belong to no pair. The
+    // halves of pairs follow
     const int tail_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
     const int beside_diagonal = (order.rows - 1) / 2;
     if (diagonal_pairs && tail_index >= beside_diagonal) {
@@ -600,8 +622,9 @@ struct ClusterTiles {
     const int row = ordered.i * edge;
     const int col = ordered.j * edge + (is_column_half && number % 2 ? edge / 2 : 0);
     const int cols = is_column_half ? edge / 2 : edge;
-    // A half of the columns sums only the k that its own columns need. In a product of two triangles with a full C
-    // it sums the k of its whole tile. So opposite tiles of a symmetric C meet the same Inf
+    // A column half sums only the k that its own columns need. There is one exception: in a product of two triangles
+    // with a full C, a column half sums the k of its whole tile. So the tiles (i, j) and (j, i) of a symmetric C meet
+    // the same Inf
     if (!is_column_half || (order.both_masked() && !order.c_lower))
       return {row, col, cols, batch, ordered.k_begin, ordered.k_end};
     // Every half has at least one k-block, even if it lies beyond the last column of C
@@ -610,8 +633,9 @@ struct ClusterTiles {
     return {row, col, cols, batch, k_begin, k_end};
   }
 
-  // Returns the k-block at position k_index of a tile's sum. A tile begins with the k-block in the middle of all k, if
-  // it has that one, and wraps around at its end. So tiles that begin together read the same blocks.
+  // Returns the k-block at position k_index of a tile's sum. A tile that has the k-block in the middle of all k begins
+  // with this k-block, and wraps around at the end of its own k. So tiles that begin at the same time read the same
+  // blocks.
   DEVICE int k_block(const ClusterTile& tile, int k_index) const {
     const int middle = order.depth / 2;
     const int k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + k_index;
@@ -630,11 +654,11 @@ struct ClusterTiles {
     return order.masked() || group == 0 ? ceil_div(order.length(group), longest) : 1;
   }
 
-  // Returns the split that has a number. The splits of a tile have successive numbers. So the earlier splits have begun
-  // before the last one, which waits for their sums.
+  // Returns the split that has this number. The splits of a tile have successive numbers. The last split of a tile
+  // waits for the sums of its other splits, which have all begun before, since their numbers are smaller.
   DEVICE ClusterTile find_split(uint32_t number) const {
     const uint32_t products = batches, batch = number % products, index_in_product = number / products;
-    // first_tile is the first tile of the group; remaining is the number counted from there
+    // first_tile is the number of the group's first tile. `remaining` counts splits from the first split of this tile
     uint32_t remaining = index_in_product, first_tile = 0, group = 0, splits, group_tiles;
     for (; (splits = splits_in_group(group)) > 1 && remaining >= (group_tiles = tiles_in_group(group)) * splits;
          ++group) {
@@ -644,7 +668,7 @@ struct ClusterTiles {
     const uint32_t index_in_group = remaining / splits;
     ClusterTile tile = find_tile((first_tile + index_in_group) * products + batch);
     tile.take_split(remaining - index_in_group * splits, splits);
-    // The slot is the number of splits before this tile, minus one for each tile before it
+    // Each earlier tile of this product has one slot fewer than it has splits
     tile.partial_slot = batch * partial_slots + index_in_product - tile.split - (first_tile + index_in_group);
     return tile;
   }
@@ -654,30 +678,31 @@ struct ClusterTiles {
 
 # ---- Policy: every decision of the host. ----
 #
-# Takes a Product and a Gpu. Produces the kernel that computes the product, and the operands that are copied first.
-# Other results are whether a symmetric product is computed whole, the tiles, and the number of their splits. No other
-# section makes such decisions.
+# Takes a Product and a Gpu. Produces the kernel that computes the product, and the operands that are copied first. Also
+# produces the tiles, the number of their splits, and whether both triangles of a symmetric product are computed. No
+# other section makes such decisions.
 #
 # The constants are measurements, not laws. Each was fitted on an H200 (132 SMs, torch 2.11, CUDA 13) on the day
 # beside it. The records are benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json.
-# docs/limits.md has what was measured at the bounds. On another GPU other values may be faster. But no value gives a
+# docs/limits.md has the measurements at the bounds. On another GPU other values may be faster. But no value gives a
 # wrong result, because every kernel is correct for every product that it is given.
 _CUDA_POLICY = r"""
 #include <numeric>
 
 // ---- Policy: the splits of the split-tf32 and the mma kernel.
 
-// 2026-11-24. Tiles of at most two k-blocks are not split, since every split has a start and an end to pay for. No
-// tile at all is split if the longest has fewer than three k-blocks. In 16-bit types that bound is five, since their
-// k-blocks take the least time.
+// 2026-11-24. Tiles of at most two k-blocks are not split, since every split takes time to start and to end. If the
+// longest tile of a product has fewer than three k-blocks, no tile is split. In 16-bit types this bound is five
+// k-blocks, since 16-bit k-blocks take the least time.
 constexpr int kMinSplitKBlocks = 2, kMinSharedKBlocks = 3, kMinSharedKBlocks16Bit = 5;
-// If the GPU has no room for all clusters at once, only tiles of more than 8 / 5 of an even share are split.
+// An even share is the number of k-blocks of all tiles, divided by the number of CTAs that the GPU holds at once. If
+// the GPU has no room for all clusters at once, only tiles of more than 8 / 5 of an even share are split.
 constexpr int64_t kCrowdedShareNumerator = 8, kCrowdedShareDenominator = 5;
 // The search for the length of splits goes up in steps of a 32nd of that length.
 constexpr int64_t kLongestStepFraction = 32;
 
-// Returns the plan with the shortest splits with which the GPU has room for all clusters at once. That room is
-// clusters_at_once. first_clusters is the number of clusters that fit with only one CTA per SM.
+// Returns the plan with the shortest splits with which the GPU has room for all clusters at once. The GPU has room for
+// clusters_at_once clusters. With only one CTA per SM it has room for first_clusters clusters.
 inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t clusters_at_once, int64_t first_clusters) {
   const TileOrder tile_order = TileOrder::make(p, kBlock), in_k_blocks = TileOrder::make(p, kBlock, block_k);
   const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * SplitPlan::kMostSplits;
@@ -699,7 +724,8 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
                              kCrowdedShareDenominator * longest >= kCrowdedShareNumerator * even_share;
     if (crowded && !is_worth_it) continue;
     SplitPlan plan = {tile_order, uint32_t(tiles), SplitPlan::kMostSplits, {}, clusters};
-    // loads[t] is the number of k-blocks of the cluster whose first tile is t. Its tiles count as equally long
+    // loads[t] is the number of k-blocks of the cluster whose first tile is t. All tiles of a cluster count as long as
+    // its first tile
     int64_t loads[4 * SplitPlan::kMostClusters], tile = 0, group_end = 0;
     for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
       const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0;
@@ -709,8 +735,9 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
       loads[tile] = length(group) * tiles_of_cluster;
       tile += tiles_of_cluster;
     }
-    // The clusters come in falling order of load. If all fit at once, the first of them, up to one CTA per SM, come
-    // in rising order instead. So an SM that begins with a light CTA gets a heavier CTA beside it
+    // The clusters come in falling order of load. If the GPU holds all clusters at once, the clusters that give each SM
+    // its first CTA come in rising order instead. So an SM whose first CTA has a small load gets a second CTA with a
+    // larger load
     std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
     if (!crowded) std::reverse(plan.order, plan.order + std::min(clusters, first_clusters / p.batches));
     return plan;
@@ -722,12 +749,13 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
 
 // 2026-11-23. A split costs about as much time as one k-block. So tiles of at most four k-blocks are not split.
 constexpr int kMinFp16x3SplitKBlocks = 4;
-// With a triangular operand, no split is longer than the average work of a cluster. If that is below 40 k-blocks, the
-// bound is 1.25 times as much, since a split then costs more than an even share saves. If it is below 20 k-blocks, the
-// bound for the two gradients together is 1.5 times as much.
+// With a triangular operand, the length of a split is bounded by the average work of a cluster, in k-blocks. If the
+// average is below 40 k-blocks, the bound is 1.25 times the average, since more splits cost more than they save. If the
+// average is below 20 k-blocks and the launch has two gradients, the bound is 1.5 times the average.
 constexpr int64_t kFewKBlocks = 40, kFewKBlocksOfGradients = 20;
 
-// Returns the tiles of the fp16x3 kernel. `products` products of one size share the clusters: 2 for two gradients.
+// Returns the tiles of the fp16x3 kernel. `products` is the number of products of one size that share the clusters: 2
+// if a launch has two gradients, and 1 otherwise.
 inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int products) {
   const TileOrder order = TileOrder::make(p, kTileEdge, kBlock);
   ClusterTiles tiles = {order, int(p.batches)};
@@ -738,8 +766,8 @@ inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int produ
       most_k_blocks += most_k_blocks / (products == 2 && most_k_blocks < kFewKBlocksOfGradients ? 2 : 4);
     tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(kMinFp16x3SplitKBlocks, most_k_blocks)));
   } else {
-    // A dense product: when all clusters have computed equally many tiles, some tiles are left. The number of splits
-    // of these leftover tiles is the one that ends soonest
+    // In a dense product, some tiles may be left over when all clusters have computed equally many tiles. The loop
+    // finds the number of splits with which these leftover tiles end soonest
     const int64_t leftover_tiles = (p.batches * order.count() % clusters + p.batches - 1) / p.batches;   // per product
     int best = tiles.longest;
     for (int splits = 2; leftover_tiles && splits < best && ceil_div(order.depth, splits) >= kMinFp16x3SplitKBlocks;
@@ -763,12 +791,12 @@ inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int produ
 
 // ---- Policy: the tiles of the 16-bit kernel.
 
-// The edges of a tile, in elements. The fp16x3 kernel has tiles of kTileEdge, too.
+// The edges of small and of large tiles, in elements. All tiles of the fp16x3 kernel are large.
 constexpr int kSmallTile = 128, kLargeTile = kTileEdge;
 
-// Returns the last `tiles` large tiles on the diagonal of C as a batch of products. They are so few that four CTAs can
-// share each small tile. In the main launch they would leave most clusters idle for the time of a large tile. A launch
-// of their own takes a fraction of that time.
+// Returns the last `tiles` large tiles on the diagonal of C as a batch of products, for a launch of their own. In the
+// main launch these few tiles would leave most clusters idle for the time of a large tile. In their own launch four
+// CTAs can share each small tile, which takes a fraction of that time.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
   const int first = p.m - tiles * kLargeTile;
@@ -784,22 +812,23 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// 2026-11-25. If there are SMs enough, four CTAs share the k of a small tile from 48 k-blocks on, or from 64 if an
-// operand is triangular. Two CTAs share it from 32 k-blocks on.
+// 2026-11-25. If the GPU has enough SMs, four CTAs share the k of a small tile from 48 k-blocks on. If an operand is
+// triangular, this bound is 64. Otherwise two CTAs share the k of a small tile from 32 k-blocks on.
 constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
 // Products with a triangular operand have large tiles if there are more than 11 / 5 small tiles per SM.
 constexpr int64_t kSmallTilesPer5Sms = 11;
-// Estimates of time for dense products, in hundredths of the time of a large tile. A half is half of the columns of a
-// large tile. A wave of small tiles, one per SM, takes kSmallTileTime. If an SM has several small tiles, each of them
-// takes at least kSharedSmSmallTileTime. kTailTime is the time of the launch for the tail tiles.
+// These are estimated times for dense products, in hundredths of the time of a large tile. Half of the columns of a
+// large tile take kHalfTileTime. A wave of small tiles, one per SM, takes kSmallTileTime. If an SM has several small
+// tiles, each of these takes at least kSharedSmSmallTileTime. The launch for the tail tiles takes kTailTime.
 constexpr int64_t kLargeTileTime = 100, kHalfTileTime = 60, kSmallTileTime = 60, kSharedSmSmallTileTime = 72,
                   kTailTime = 20;
 // The start and end of a tile take as long as this many k-blocks.
 constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;
-// The tail tiles get a launch of their own if there is at most one per 12 SMs, and if they have at least 64 k-blocks.
+// The tail tiles are the large tiles that are left over when all clusters have computed equally many. They get a launch
+// of their own if there is at most one tail tile per 12 SMs, and if each has at least 64 k-blocks.
 constexpr int64_t kTailSms = 12, kMinTailKBlocks = 64;
-// 2026-11-23. With a triangular operand, tiles of more than 6 / 5 of a cluster's share are halved by columns. The
-// overhead of a small tile is four k-blocks there.
+// 2026-11-23. With a triangular operand, a tile is computed as two column halves if its length is more than 6 / 5 of
+// the average work of a cluster. In such products the overhead of a small tile counts as four k-blocks.
 constexpr int64_t kHalvedShareNumerator = 6, kHalvedShareDenominator = 5, kSmallTileMaskedOverhead = 4;
 
 // Returns the tiles of the 16-bit kernel. Large tiles, of 256 x 256, take the least time per element. But if there are
@@ -812,8 +841,8 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   // A small tile on the diagonal of a symmetric C takes half as long as another small tile: see on_diagonal_of_c
   const int64_t on_diagonal = is_stored_twice(p) ? p.batches * rows : 0;
   const int64_t with_pairs = small - (on_diagonal ? p.batches * (rows / 2) : 0);
-  // Diagonal pairs are used where they make one wave of CTAs out of two. Half of a pair takes a fifth longer than an
-  // ordinary tile
+  // Diagonal pairs are used only if they reduce two waves of CTAs to one, because half of a pair takes a fifth longer
+  // than an ordinary tile
   const bool diagonal_pairs = small > sms && with_pairs <= sms;
   // The time of all small tiles, in units of the time of one that is not on the diagonal
   const int64_t full = diagonal_pairs ? with_pairs : small - on_diagonal / 2;
@@ -894,7 +923,7 @@ inline int64_t batch_unit(const Product& p, const int64_t* strides) {
 // 2026-11-26. The mma kernel can read an unaligned operand element by element. Up to this k that takes less time than
 // to make an aligned copy first.
 constexpr int kMaxKByElements = 1024, kMaxKByElements16Bit = 64;
-// In elements. cuTensorMapEncodeTiled takes only strides below 2^40 bytes.
+// Strides in elements must be below this number, because cuTensorMapEncodeTiled takes only strides below 2^40 bytes.
 constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;
 
 int operands_to_copy(const Product& p, Kernel kernel) {
@@ -930,18 +959,21 @@ bool is_computed_whole(const Product& p, const Gpu& gpu) {
 
 // ---- Policy: which kernel computes a product.
 
-// 2026-11-22. N x N products in which X, Y and C are triangles. The bounds take into account that the gradients use
-// the packed operands, too. The fp16x3 kernel is the fastest from N = 1281 on for one product with aligned operands.
-// For batches and for operands that are not aligned it is the fastest from N = 1152 on. From N = 768 on it is also the
-// fastest if the batch has 1.25e10 multiply-adds, counting N^3 for each product.
+// 2026-11-22. These bounds are for N x N products in which X, Y and C are triangles. They take into account that the
+// gradients use the packed operands, too. The fp16x3 kernel is the fastest from N = 1281 on for one product with
+// aligned operands. For batches and for operands that are not aligned it is the fastest from N = 1152 on. From N = 768
+// on it is also the fastest if the batch has at least 1.25e10 multiply-adds, counting N^3 for each product.
 constexpr int kMinFp16x3Triangle = 1281, kMinFp16x3OtherTriangle = 1152, kMinFp16x3BatchedTriangle = 768;
 constexpr double kMinFp16x3BatchTerms = 1.25e10;
-// 2026-11-26. All other products: a fit to 761 products drawn at random. The unit of cost is one multiply-add of the
-// split-tf32 or the mma kernel.
-constexpr double kFp16x3Overhead = 4e8,     // what the fp16x3 kernel costs besides its tiles
-                 kFp16x3TermCost = .45,     // what the fp16x3 kernel costs per multiply-add of its tiles
-                 kLongestTileShare = .23,   // the other kernels cost at least this share of one longest tile per SM
-                 kByElementsFactor = 1.6;   // how much longer the other kernels take if they copy by elements
+// 2026-11-26. These costs are for all other products. They were fitted to 761 products drawn at random. The unit of
+// cost is one multiply-add of the split-tf32 or the mma kernel.
+constexpr double kFp16x3Overhead = 4e8,     // the cost of the fp16x3 kernel besides its tiles
+                 kFp16x3TermCost = .45,     // the cost of the fp16x3 kernel per multiply-add of its tiles
+                 // The split-tf32 and the mma kernel cost at least this share of the multiply-adds that one longest
+                 // tile on every SM would have
+                 kLongestTileShare = .23,
+                 // The factor for the cost of the split-tf32 and the mma kernel if they copy by elements
+                 kByElementsFactor = 1.6;
 
 // Whether the fp16x3 kernel is faster than the split-tf32 and the mma kernel. `chunks` says whether the operands can
 // be copied 16 bytes at a time.
@@ -957,8 +989,9 @@ static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
          kFp16x3Overhead + kFp16x3TermCost * terms(kTileEdge);
 }
 
-// 2026-11-26. Up to this k the mma kernel is the faster one for three triangles, and for products of up to two tiles
-// per SM. The exceptions are L U and X X^T, for which it takes 2 us longer.
+// 2026-11-26. Up to this k the mma kernel is faster than the 16-bit kernel if X, Y and C are triangles. It is also
+// faster for other products of up to two tiles per SM. The exceptions are L U and X X^T, for which it takes 2 us
+// longer.
 constexpr int kShortK = 256;
 // 2026-11-25. For longer k, the 16-bit kernel takes as long as its longest tile. Let `work` be the sum of the lengths
 // of all tiles, in elements of k, divided by the number of SMs. The mma kernel is faster if `work` is at most 1100 and
@@ -981,20 +1014,22 @@ static bool is_mma_faster(const Product& p, const Gpu& gpu) {
          p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? kMmaExtraK : kMmaExtraKOneTriangle);
 }
 
-// 2026-11-21. The split-tf32 kernel is the faster one for few tiles, for many tiles and for large products. Between
-// these the mma kernel is faster. Many tiles are more than four per SM, and large products have at least 3.2e7
-// multiply-adds.
-// 2026-11-27. Few tiles are less than half a tile per SM. If operands are not aligned, which slows the mma kernel, few
-// tiles are less than two per SM.
+// 2026-11-21. The split-tf32 kernel is faster than the mma kernel for few tiles, for many tiles and for large products.
+// In all other cases the mma kernel is faster. "Many" means more than four tiles per SM. "Large" means at least 3.2e7
+// multiply-adds, counting m n k for each product.
+// 2026-11-27. "Few" means less than half a tile per SM. If operands are not aligned, the mma kernel is slower, and
+// "few" means less than two tiles per SM.
 constexpr int64_t kManyTilesPerSm = 4;
 constexpr double kManyTerms = 3.2e7;
-// 2026-11-23. For accuracy: beyond it, the mma kernel computes the product, since it promotes more often.
+// 2026-11-23. Beyond this k the mma kernel computes the product. It is more accurate than the split-tf32 kernel, since
+// it adds its sums to a float32 total more often.
 constexpr int kMaxSplitTf32K = 128000;
-// A MIG slice may have fewer SMs. The two gradients need two clusters of two CTAs, with one CTA per SM.
+// The kernels for Hopper need this many SMs. The two gradients take two clusters of two CTAs, with one CTA per SM. A
+// MIG slice may have fewer SMs.
 constexpr int kMinHopperSms = 4;
 
 // Returns the kernel that computes a product, on a GPU of compute capability 8.0 or later. docs/kernel.md has a table.
-// docs/limits.md has what was measured for each bound.
+// docs/limits.md has the measurements for each bound.
 Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
   if (path == kMmaPath || gpu.major != 9 || gpu.sms < kMinHopperSms) return kMmaKernel;
@@ -1016,9 +1051,9 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
 # ---- PTX: one small function for each instruction that CUDA C++ has no name for. ----
 #
 # Most of the instructions need Hopper (sm_90a). Functions have the names of CUTLASS or of the PTX manual. Addresses
-# of shared memory are 32-bit integers. The functions call cuda::ptx where it has the instruction. They contain asm
-# where cuda::ptx and CUDA's headers lack it, and where the address lies in another CTA of the cluster. The cluster's
-# barrier is asm because the headers have only a form that is not aligned.
+# of shared memory are 32-bit integers. A function calls cuda::ptx if cuda::ptx has its instruction. It contains asm if
+# neither cuda::ptx nor CUDA's headers have the instruction, or if the address lies in another CTA of the cluster. The
+# cluster's barrier is asm because the headers have it only without the qualifier .aligned.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -1041,27 +1076,29 @@ constexpr int kArch = 900;   // host code assumes Hopper
 
 DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// Reads threadIdx.x again. Code that rarely runs uses it, so that no register holds a value for that code meanwhile.
+// Reads threadIdx.x again. Code that rarely runs calls this function, so that no register holds the index while other
+// code runs.
 DEVICE uint32_t fresh_thread_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 
-// Returns 0 before Hopper, which has no clusters.
+// Returns 0 on GPUs before Hopper, because these GPUs have no clusters.
 DEVICE uint32_t cta_rank_in_cluster() {
   NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
 }
 
-// Returns the address, in the cluster's shared memory, of the same variable in the CTA of this rank.
+// Takes the address of a variable in this CTA's shared memory. Returns the shared::cluster address of the same variable
+// in the CTA of rank `rank`.
 DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   uint32_t peer_address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
   return peer_address;
 }
 
-// The two halves of a barrier of all threads of the cluster. The arrival is relaxed: it makes no writes visible. Both
-// are aligned: all threads of a warp execute them together.
+// These two functions are the halves of a barrier of all threads of the cluster. The arrival is relaxed: it makes no
+// writes visible. Both instructions are aligned: all threads of a warp must execute the same one at the same time.
 DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -1076,8 +1113,8 @@ DEVICE T* next_address(T* pointer, int64_t step) {
   return pointer;
 }
 
-// Makes the compiler keep a value in its register. Otherwise it computes the value again in every k-block, or delays
-// its computation to the first use.
+// Makes the compiler keep a value in its register. Otherwise the compiler computes the value again in every k-block, or
+// delays the computation to the first use.
 DEVICE void make_opaque(float& value) { asm volatile("" : "+f"(value)); }
 DEVICE void make_opaque(int64_t& value) { asm volatile("" : "+l"(value)); }
 DEVICE void make_opaque(int& value) { asm volatile("" : "+r"(value)); }
@@ -1090,9 +1127,9 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// Arrives on a barrier of any CTA of the cluster. The scope of the arrival is this CTA only, which is the default. It
-// suffices, because the arrival tells the other CTA only that a stage has been read. The fence of the wider scope
-// would cost a tenth of the time.
+// Arrives on a barrier of any CTA of the cluster. The arrival has the default scope, which is this CTA only. That scope
+// suffices, because the arrival only tells the other CTA that a stage has been read. The wider scope would need a
+// fence, which would cost a tenth of the time.
 DEVICE void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -1116,7 +1153,8 @@ DEVICE T load_shared(uint32_t address) { return *static_cast<const T*>(__cvta_sh
 template <typename T>
 DEVICE void store_shared(uint32_t address, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(address)) = v; }
 
-// Parts of instruction names. An asm operand of kind "C" puts such a string into the text of the instruction.
+// These strings are parts of instruction names. An asm operand with the constraint "C" inserts such a string into the
+// text of the instruction.
 template <typename T>
 struct InPtx { static constexpr char name[] = "f16"; };
 template <>
@@ -1128,15 +1166,16 @@ struct Trans { static constexpr char name[] = ".trans"; };
 template <>
 struct Trans<false> { static constexpr char name[] = ""; };
 
-// Stores four 8 x 8 matrices of 16-bit elements to shared memory. The address of a lane is where row lane % 8 of
-// matrix lane / 8 goes, or that column if kTransposed.
+// Stores four 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address to which row l % 8 of matrix
+// l / 8 goes. If kTransposed, column l % 8 goes there.
 template <bool kTransposed>
 DEVICE void stmatrix_x4(uint32_t address, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(address), WORDS_4(w), "C"(Trans<kTransposed>::name) : "memory");
 }
-// Loads four such matrices, by addresses of the same kind. Lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each
-// matrix. If kTransposed, it gets elements 2 t and 2 t + 1 of column g.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Each lane l gives the address of a row, which is row
+// l % 8 of matrix l / 8. Lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each matrix. If kTransposed, lane 4 g + t
+// gets elements 2 t and 2 t + 1 of column g.
 template <bool kTransposed>
 DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -1176,8 +1215,8 @@ DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// Whether this thread is the elected one of its warp. A copy instruction takes addresses that are uniform in a warp.
-// Under any other condition, the compiler makes a loop over the threads of the warp out of it.
+// Whether this thread is the elected one of its warp. The addresses of a copy instruction must be uniform in a warp. If
+// any other condition selected the thread, the compiler would turn the copy into a loop over the threads of the warp.
 DEVICE bool elect_one_sync() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -1186,13 +1225,14 @@ DEVICE bool elect_one_sync() {
 
 // ---- PTX: warps, memory order, registers.
 
-// A barrier for the kThreads threads of a team. Hardware barrier 0 is that of __syncthreads, so team 0 has barrier 1.
+// Waits until all kThreads threads of a team have called this function. Team t uses hardware barrier t + 1, because
+// __syncthreads uses barrier 0.
 template <int kThreads>
 DEVICE void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");
 }
 
-// The same barrier. It also returns whether the condition is true for any thread of the team.
+// Waits like named_barrier_sync, and returns whether the condition is true for any thread of the team.
 template <int kThreads>
 DEVICE bool named_barrier_or(int team, bool condition) {
   int any;
@@ -1220,7 +1260,7 @@ DEVICE uint64_t make_descriptor(uint32_t address, uint32_t leading_bytes, uint32
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
-// Returns the descriptor of an operand that begins so many bytes later.
+// Returns the descriptor of an operand that begins `bytes` bytes after `operand`.
 DEVICE uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
@@ -1259,8 +1299,8 @@ DEVICE void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define REGS_30 REGS_10() REGS_10(1) REGS_10(2)
 #define REGS_60 REGS_30 REGS_10(3) REGS_10(4) REGS_10(5)
 #define REGS_120 REGS_60 REGS_10(6) REGS_10(7) REGS_10(8) REGS_10(9) REGS_10(10) REGS_10(11)
-// The asm of wgmma. REGS are the registers of the sums. kA to kType are the numbers of the operands that follow them,
-// and the last arguments are the sums themselves.
+// Expands to the asm of one wgmma. REGS are the registers of the sums. The last arguments are the sums themselves. kA
+// to kType are the numbers of the asm operands that follow the sums.
 #define WGMMA(kN, REGS, kA, kB, kAdd, kMA, kMB, kType, ...) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n" \
                "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGS "}, %" #kA ", %" #kB \
@@ -1283,7 +1323,8 @@ DEVICE void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   }
 }
 
-// Computes the same in tf32, for a 64 x 64 tile and 8 of k. A is in registers, and B is K-major.
+// Computes s = A B, or s += A B if `add`, in tf32, for a 64 x 64 tile and 8 of k. A is in registers, and B is
+// K-major.
 DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGS_30
                "%30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
@@ -1293,9 +1334,9 @@ DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int a
 
 # ---- Launching: what the launchers of all kernels share. ----
 #
-# Takes a kernel and its arguments. Produces its launch, with clusters and an early start where they are asked for.
-# Questions to the driver about a kernel are asked once per device, because each costs the host some time. Conditions
-# of the host become template arguments here.
+# Takes a kernel and its arguments. Produces its launch, with clusters and an early start if the launcher wants them.
+# The driver is asked about a kernel only once per device, because each question costs the host some time. Conditions
+# that the host evaluates become template arguments of kernels here.
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
@@ -1303,12 +1344,13 @@ _CUDA_LAUNCH = r"""
 #include <sys/random.h>   // for getentropy; <random> takes every part half a second longer to compile
 #include <variant>
 
-// The configuration of a launch. `cluster` is the number of CTAs per cluster. With 1 the launch asks for no clusters,
-// which GPUs before Hopper do not have. If `early`, the kernel may start before the kernel ahead of it has ended.
+// The configuration of a launch. `cluster` is the number of CTAs per cluster. If `cluster` is 1, the launch asks for no
+// clusters, because GPUs before Hopper have none. If `early`, the kernel may start before the kernel ahead of it has
+// ended.
 struct Launch {
   cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension},
                                        {cudaLaunchAttributeProgrammaticStreamSerialization}};
-  cudaLaunchConfig_t config;   // it has both attributes, one of them or none
+  cudaLaunchConfig_t config;   // the launch has both attributes, one attribute or none
   Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream)
       : config{unsigned(blocks), unsigned(threads),           shared_bytes,
                stream,           attributes + (cluster == 1), unsigned(cluster > 1) + early} {
@@ -1319,10 +1361,10 @@ struct Launch {
   Launch(const Launch&) = delete;   // a copy's config would point to the attributes of the original
 };
 
-// Returns the number of a launch. Its bits are random at first, so no memory holds it unless a kernel of this launch
-// has written it. Words that count from this number need not be cleared beforehand. It grows by 2^33 per launch,
-// because TileQueue and NonFinite store this number plus a count. Its last three bits are zero, for the flags of
-// Progress.
+// Returns the number of the next launch. The first number is random. So memory holds the number of a launch only if a
+// kernel of this launch has written it there. Words that count from this number need not be cleared before the launch.
+// The number grows by 2^33 per launch, because TileQueue and NonFinite store it plus a count. Its last three bits are
+// zero, because Progress stores flags there.
 static uint64_t launch_number() {
   static std::atomic<uint64_t> number = [] {
     uint64_t bits;
@@ -1332,9 +1374,9 @@ static uint64_t launch_number() {
   return number += 2ull << 32;
 }
 
-// Returns ask()'s answer about a kernel on the current device. The answer is kept once it is not zero. Two threads may
-// ask at the same time, which is harmless. Host templates are static, because otherwise another build of this file in
-// the process would share their static variables.
+// Returns the answer of ask() about a kernel on the current device. An answer other than zero is kept, so ask() is not
+// called again for this device. Two threads may call ask() at the same time, which is harmless. Host templates are
+// static, because otherwise another build of this file in the same process would share their static variables.
 template <auto kKernel, typename F>
 static int ask_device_once(const F& ask) {
   static std::atomic<int> known[128] = {};   // torch's device index is a signed byte
@@ -1362,7 +1404,7 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Launching: conditions and types as constants.
 
-// A condition of the host as a type, which std::visit turns into a template argument.
+// Represents a condition of the host as a type. std::visit turns this type into a template argument.
 using Condition = std::variant<std::false_type, std::true_type>;
 static Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 // Returns an element of this type, for std::visit.
@@ -1376,9 +1418,10 @@ static auto element_of(ElementType type) {
 
 # ---- Tiles of 64 x 64, part 1: how k-blocks get into shared memory. ----
 #
-# Takes operands of any strides, types and edges, as an OperandView. Produces k-blocks in the stages of a kernel, with
-# zeros for elements that do not exist. The exact path, the split-tf32 kernel and the mma kernel share this section, and
-# differ in how they multiply. The 16-bit and the fp16x3 kernel use some parts of it, too: write_zeros, kChain.
+# Takes operands of any strides, types and sizes, each as an OperandView. Produces k-blocks in the stages of a kernel,
+# with zeros for elements that do not exist. The exact path, the split-tf32 kernel and the mma kernel share this
+# section, and differ in how they multiply. The 16-bit and the fp16x3 kernel use a few functions and constants of this
+# section, such as write_zeros and kChain.
 _CUDA_COPIER = r"""
 // ---- Tiles of 64 x 64: element types.
 
@@ -1419,10 +1462,12 @@ DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int 
 
 // ---- Tiles of 64 x 64: an operand, as a CTA sees it.
 
-// An operand by lines (rows of X, columns of Y) and k. A tile needs kBlock lines, from first_line on.
+// Describes an operand by its lines (rows of X, columns of Y) and k. A tile needs kBlock lines, from first_line on.
 template <typename T>
 struct OperandView {
-  const T* data;   // the element of line 0 and k = 0; a triangle has it, so it may always be read
+  // The address of the element of line 0 and k = 0. Triangular operands have this element, too, so it may always be
+  // read.
+  const T* data;
   int64_t line_stride, k_stride;
   KRange k_range;
   int first_line, lines, depth;   // `lines` and `depth` are the sizes of the whole operand
@@ -1454,11 +1499,11 @@ struct BlockCopier {
   static constexpr int kCopiers = kThreads, kSize = sizeof(T);
   static constexpr int kBlockK = kLineBytes / kSize, kChunk = 16 / kSize,
                        kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
-  // A thread copies kChunks chunks per k-block. They lie kFarStep rows apart, in one column
+  // A thread copies kChunks chunks per k-block. Its chunks lie in one column, kFarStep rows apart
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;
   const T* next;   // this thread's first chunk of the next k-block
   int64_t step;    // the distance in memory from one chunk of this thread to its next chunk
-  uint32_t to;     // the shared-memory address of its first chunk in the first stage
+  uint32_t to;     // the shared-memory address of this thread's first chunk in the first stage
   // k-blocks that begin at k in [whole_from, whole_to] have all their elements, and are copied by chunks
   int whole_from, whole_to;
   static constexpr int kByElements = -1024;   // the value of whole_to if nothing can be copied by chunks
@@ -1493,8 +1538,9 @@ struct BlockCopier {
     const uint32_t delta = offset(lines, ks);
     return (address ^ delta % kLineBytes) + delta / kLineBytes * kLineBytes;
   }
-  // Returns element (line + line_offset, k + k_offset). It reads neighbours of the row at once: kDepth k if kKMajor,
-  // otherwise kLines lines. The compiler merges the reads of all offsets. 16-bit elements are read as 32-bit words.
+  // Returns element (line + line_offset, k + k_offset). The function reads several neighbours in a row of the stage at
+  // once: kDepth values of k if kKMajor, otherwise kLines lines. The compiler merges the reads of calls that differ
+  // only in their offsets. Pairs of 16-bit elements are read as 32-bit words.
   template <int kLines, int kDepth>
   static DEVICE T element(const uint8_t* stage, int line, int line_offset, int k, int k_offset) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
@@ -1503,7 +1549,7 @@ struct BlockCopier {
     const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * kSize / sizeof(Word)>*>(from);
     return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? k_offset : line_offset];
   }
-  // The row of the thread's first chunk, and the element of the row with which this chunk begins.
+  // The row of the thread's first chunk, and the index in this row of the chunk's first element.
   static DEVICE int chunk_row() { return fresh_thread_index() / kInRow; }
   static DEVICE int chunk_col() { return fresh_thread_index() % kInRow * kChunk; }
   static DEVICE int64_t near_stride(const OperandView<T>& view) {
@@ -1524,8 +1570,8 @@ struct BlockCopier {
       next += kKMajor ? kBlockK : kChunks * step;
       return;
     }
-    // Only some elements of this k-block exist. Little code is unrolled here, because in small products fetching
-    // instructions takes as long as multiplying
+    // Only some elements of this k-block exist, or nothing can be copied by chunks. Little code is unrolled here,
+    // because in small products fetching instructions takes as long as multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
     // Whether a row ends on the diagonal, and whether it begins there
     const bool ends = view.k_range == (kKMajor ? KRange::kToDiagonal : KRange::kFromDiagonal),
@@ -1533,7 +1579,8 @@ struct BlockCopier {
     const int row = (kKMajor ? view.first_line : k0) + chunk_row(),
               col = (kKMajor ? k0 : view.first_line) + chunk_col();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    // Returns where the existing elements of chunk i end. Where they begin is found below, if a row begins in the chunk
+    // Returns the index at which the existing elements of chunk i end. If a row begins in the chunk, the code below
+    // finds the index of the first existing element
     auto end = [&](int i) {
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
@@ -1543,9 +1590,10 @@ struct BlockCopier {
         cp_async_16(chunk_address(first_address, i), from, end(i) * kSize);
       return;
     }
-    // The edge chunk is the chunk in which a row begins. cp.async cannot mask it, since it puts zeros only behind the
-    // bytes that it copies. Elements of 4 or 8 bytes are copied one by one there. An edge chunk of 16-bit elements is
-    // loaded to registers before the other chunks are copied, and stored after that
+    // The edge chunk is the chunk in which a row begins. cp.async cannot mask the beginning of a chunk, since it puts
+    // zeros only behind the bytes that it copies. In the edge chunk, elements of 4 or 8 bytes are copied one by one. If
+    // elements have 16 bits, the edge chunk is loaded to registers before the other chunks are copied. It is stored
+    // after the other chunks
     const int edge_chunk = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + edge_chunk * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
     const bool has_edge_chunk =
@@ -1591,7 +1639,7 @@ DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
 // ---- Tiles of 64 x 64: long sums.
 //
 // To promote is to add a sum of the tensor cores to a float32 total. If the same number is added again and again, the
-// rounding errors do not cancel. So after kChain promotions the total is added to another one, and begins again at 0.
+// rounding errors do not cancel. So after kChain promotions the total is added to a second total and reset to 0.
 constexpr int kChain = 32;   // the fp16x3 kernel promotes once per k-block
 
 // Adds the sums of a chain of promotions to the total, and begins the next chain.
@@ -1605,7 +1653,7 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 
 // ---- Tiles of 64 x 64: sums that CTAs send to each other.
 
-// 16 bytes of the sums of one thread.
+// A unit is 16 bytes of the sums of one thread.
 template <typename Acc>
 using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 
@@ -1619,10 +1667,10 @@ DEVICE SumUnit<Acc> unit_of(const Acc (&sum)[kCount], int u) {
 }
 
 // Sends a thread's sums, in units of 16 bytes, to the CTAs of the cluster that add them up. find_slot(u, rank) returns
-// where lane 0 of the warp puts unit u, and sets `rank` to the rank of the CTA that gets the unit. Lane 1 puts its unit
-// u behind that of lane 0, and so on. Each lane finds the slot of one unit, and shuffles tell the other lanes.
-// `arrived` is an mbarrier with one arrival. It counts the bytes that come to its CTA. Before the call, no CTA that
-// gets sums may still need what the slots hold.
+// the slot for unit u of lane 0 of the warp. It also sets `rank` to the rank of the CTA that gets the unit. The units u
+// of the other lanes follow, in the order of the lanes. Each lane finds the slot of one unit, and shuffles tell
+// this slot to the other lanes. `arrived` is an mbarrier with one arrival. It counts the bytes that come to its CTA.
+// Before the call, every CTA that gets sums must have finished reading the old contents of the slots.
 template <typename Acc, int kCount, typename Find>
 DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& find_slot) {
   constexpr int kUnits = kCount * sizeof(Acc) / 16;   // units of a thread
@@ -1642,21 +1690,22 @@ DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& f
 
 # ---- The exact path: sums on the CUDA cores, of only the terms that exist. ----
 #
-# Takes views of both operands for a 64 x 64 tile of C, of any strides and types, and a range of k. Produces the sums of
-# the elements that `Lanes` assigns to a thread. Tensor cores multiply zeros where an operand has no element, and zero
-# times Inf is a NaN. Some finite products overflow if they are computed from two tf32 numbers. So the split-tf32, the
-# mma and the 16-bit kernel sum a tile again here if a sum is not finite. The fp16x3 kernel leaves such a product to
-# fixup_kernel, which computes all of it with the mma kernel's code. With TRIL_MATMUL_PATH=exact this section computes
-# all of C. The tests compare every faster kernel with it.
+# Takes a view of each operand for a 64 x 64 tile of C, and a range of k. The operands may have any strides and types.
+# Produces the sums of the elements that `Lanes` assigns to a thread. Tensor cores multiply zeros where an operand has
+# no element, and zero times Inf is a NaN. Some finite products overflow if they are computed from two tf32 numbers. So
+# the split-tf32, the mma and the 16-bit kernel sum a tile again here if a sum is not finite. The fp16x3 kernel leaves
+# such a product to fixup_kernel, which computes the whole product with the mma kernel's code. With
+# TRIL_MATMUL_PATH=exact this section computes all of C. The tests compare every faster kernel with the exact path.
 _CUDA_EXACT = r"""
 // ---- Exact path: sums.
 
-// Aligned to 128 bytes, because copiers permute the lowest seven bits of addresses.
+// The alignment is 128 bytes, because copiers permute the lowest seven bits of addresses.
 struct alignas(128) ExactMemory {
   uint8_t stage[2][2][kStageOperandBytes];   // two stages, with X and Y in each
 };
 
-// A barrier of all threads that sum: of the whole CTA, or of the consumers of the 16-bit kernel.
+// sum_barrier waits for all threads that sum. In the 16-bit kernel these are the consumers, and otherwise all threads
+// of the CTA.
 #if defined(TRIL_MATMUL_RACECHECK)   // racecheck cannot follow a named barrier that only some warps of a CTA use
 __shared__ uint64_t sum_mbarrier;
 template <int kThreads>
@@ -1683,7 +1732,7 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
   // float32 is summed in double, because the errors of float32 sums grow with k
   using Sum = std::conditional_t<sizeof(T) == 2, float, double>;
   Sum part[kCount] = {};
-  sum_barrier<kThreads>();   // all threads have finished what they did in this memory before
+  sum_barrier<kThreads>();   // all threads have finished their earlier accesses to `memory`
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
     // Start the copies of the next k-block, and wait for the copies of this one. The first iteration only copies
@@ -1725,7 +1774,8 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
     auto has_all = [&](KRange k_range, int line) {
       return is_in_range(k_range, line, next - 1) && is_in_range(k_range, line + kBlock - 1, k0);
     };
-    // Masks are decided for whole blocks of 64 lines. So opposite elements of a symmetric C are summed alike
+    // The choice between the loops with and without a mask is made for whole blocks of 64 lines. So elements (i, j) and
+    // (j, i) of a symmetric C are summed in the same way
     const bool all =
         next <= k_end && has_all(x.k_range, x.first_line & -kBlock) && has_all(y.k_range, y.first_line & -kBlock);
     all ? multiply(std::false_type()) : multiply(std::true_type());
@@ -1739,12 +1789,12 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
 constexpr int kExactThreads = 256;
 constexpr int kExactRows = 16;   // how many rows of a tile are summed at a time
 
-// The permutation of the copiers. With it no read of ExactLanes has a bank conflict. K-major operands are read as 16
-// bytes of every fourth line, MN-major operands as neighbours in memory.
+// The permutation that the copiers apply, so that no read of ExactLanes has a bank conflict. From a K-major operand,
+// the lanes read 16 bytes of every fourth line. From an MN-major operand, the lanes read neighbours in memory.
 template <bool kKMajor>
 DEVICE constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
 // Each thread has the sums of four rows and four columns. Per k it reads eight elements for 16 multiply-adds. The four
-// groups of warps have the same sums, and each has a quarter of the k.
+// groups of warps sum the same elements of C, and each group sums a quarter of the k.
 struct ExactLanes {
   static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear,
                        kGroups = kExactThreads * kCount / (kExactRows * kBlock);
@@ -1770,8 +1820,8 @@ DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch,
   Acc sum[kCount];
   sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, kGroups>(x, y, tile.k_begin, tile.k_end,
                                                                                   memory, sum);
-  // The groups add their sums by way of the stages. A thread has sums of four rows. Group g adds the sums of all groups
-  // for row g of the four, in the order of the groups
+  // The groups exchange their sums through the stages. A thread has the sums of four rows. For row g of these four
+  // rows, group g adds up the sums of all groups, in the order of the groups
   auto& sums = *reinterpret_cast<AlignedArray<Acc, kNear>(*)[Lanes::kRows][kGroups][kThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "sums must fit the stages");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kThreads,
@@ -1791,8 +1841,9 @@ DEVICE void exact_rows(const Product& p, const Tile& tile, int begin, int batch,
 
 // ---- Exact path: launching.
 
-// One CTA computes one tile, and writes zeros to the tile opposite. MN-major operands are copied by elements. So one
-// kernel per type serves all layouts, and compiles quickly.
+// One CTA computes tile (i, j). If C has zeros above its diagonal, the CTA also writes zeros to tile (j, i). All
+// operands are copied as if they were K-major: MN-major operands are copied by elements. So one kernel per type serves
+// all layouts, and compiles quickly.
 template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
@@ -1810,15 +1861,15 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 # ---- Tiles of 64 x 64, part 2: reading k-blocks, and writing C. ----
 #
 # Takes k-blocks in the stages, and a thread's sums of a tile. Produces fragments in registers, and C with its zeros.
-# The split-tf32 and the mma kernel share this section, since they differ only in how they multiply. Each of them has
-# Lanes, which say where in the tile a thread's sums belong. Sum e has row Lanes::row(warp, lane, e) and column
-# Lanes::col(warp, lane, e). Successive sums are neighbours in a row, kNear at a time.
+# The split-tf32 and the mma kernel share this section, since they differ only in how they multiply. Each of the two
+# kernels has a type Lanes, which says where in the tile a thread's sums belong. Sum e of a thread has row
+# Lanes::row(warp, lane, e) and column Lanes::col(warp, lane, e). Each kNear successive sums are neighbours in a row.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
-// What the copier exclusive-ors with the byte offsets in a row of a stage, so that no read meets a bank conflict.
-// ldmatrix reads eight rows of 16 bytes at once. float64 and MN-major float32 are read by words: a warp reads eight
-// lines at four values of k.
+// Returns the number that the copier exclusive-ors with the byte offsets in this row of a stage, so that no read has a
+// bank conflict. ldmatrix reads eight rows of 16 bytes at once. float64 and MN-major float32 are read without ldmatrix.
+// Then the lanes of a warp read one element each, from eight lines at four values of k.
 template <typename T, bool kKMajor>
 DEVICE constexpr int mma_permuted(int row) {
   return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16;
@@ -1826,12 +1877,14 @@ DEVICE constexpr int mma_permuted(int row) {
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
-// Reads an operand's fragments from a stage. A lane gets four registers for 16 lines and one step, which is 32 bytes of
-// k. With kOfX they are operand A of mma or wgmma_tf32. Otherwise they are operand B of two tiles of mma.
+// Reads an operand's fragments from a stage. A step is 32 bytes of k. For 16 lines and one step, a lane gets four
+// registers. With kOfX these registers are operand A of mma or wgmma_tf32. Otherwise they are operand B of two tiles of
+// mma.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
-  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);   // whether ldmatrix reads them
+  // Whether ldmatrix reads the fragments
+  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
   uint32_t address;   // the address of the lane's first element in the first stage
   DEVICE MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16,
@@ -1841,7 +1894,8 @@ struct MmaReader {
     address = operand + Copier::offset(first_line + line, k);
     make_opaque(address);
   }
-  // Reads lines 16 u to 16 u + 15 of the warp. stage: its offset in bytes from the first stage.
+  // Reads lines 16 u to 16 u + 15, counted from the first_line of the constructor. `stage` is the offset of the stage
+  // from the first stage, in bytes.
   DEVICE void read(int stage, int u, int step, uint32_t (&w)[4]) const {
     auto from = [&](int line, int k) {
       return Copier::shift_address(address + stage, u * 16 + line, step * (32 / sizeof(T)) + k);
@@ -1878,21 +1932,21 @@ DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)
 
 // ---- Tiles of 64 x 64: the epilogue, which adds up the splits of a tile and writes it.
 
-// The CTAs that share a tile divide its units among them. Each CTA gets its units of all splits, and adds them. Layout
-// [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
+// The CTAs that share a tile divide the tile's units among themselves. Each CTA gets its units of all splits, and adds
+// them up. The layout is [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
-// Writes a tile and the zeros opposite. There are two ways:
+// Writes tile (i, j) of C, and also zeros to tile (j, i) if C has zeros above its diagonal. There are two ways:
 //   1. Directly from registers. This way is for whole tiles of a C that is not symmetric, and only if `alone` is true.
 //      The elements of C must be neighbours in a row and aligned, or C must be column-major and of 16 bits.
 //   2. By way of shared memory. Each CTA of the tile gets its units of all splits in `sums`, adds them in the order of
-//      the splits, and writes them. A tile with one split goes the same way, from the CTA to itself.
-// `alone` says that one CTA sums the tile, and that the first way pays. The mma kernel's clusters never take that way:
-// fetching its instructions takes as long as it saves.
+//      the splits, and writes them. If a tile has one split, its CTA stores all units to its own `sums`.
+// `alone` says that one CTA sums the tile, and that the first way saves time. In the mma kernel, clusters of several
+// CTAs never take the first way, because fetching the instructions for it takes as long as the first way saves.
 //
 // With several splits, all threads of the cluster must have arrived at the cluster's barrier before the call. `sums`
-// may then lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that come.
+// may then lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that this CTA gets.
 template <typename Lanes, typename T, typename Acc, int kCount>
 DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                        uint64_t& arrived, bool alone) {
@@ -1901,8 +1955,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized =
       p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
-  // Writes what exists of unit u of warp w. With `whole` all of it exists, and C takes vectors. With `twice` what is
-  // below the diagonal is also written above it, transposed.
+  // Writes the elements of unit u of warp w that exist in C. `whole` says that all of these elements exist, and that
+  // vectors may be stored to C. With `twice`, elements below the diagonal are also written above it, transposed.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
     UNROLL for (int first_sum = 0; first_sum < kSums; first_sum += kNear) {
       const int m = row + Lanes::row(w, lane, u * kSums + first_sum),
@@ -1924,7 +1978,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
           if (n + e < m) c[uint32_t(n + e) * p.c_row + uint32_t(m) * p.c_col] = vector.v[e];
     }
   };
-  auto zeros_above = [&](int from, int to) {   // writes zeros to lines [from, to) of the tile opposite
+  // Writes zeros to lines [from, to) of tile (j, i) if C has zeros above its diagonal
+  auto zeros_above = [&](int from, int to) {
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
@@ -1976,11 +2031,13 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel with the plan of its product. Only fixup_kernel takes more arguments, `extra`. That kernel may
-// begin before the kernel ahead has ended. Without clusters it has no more CTAs than the GPU holds at once.
+// Launches a kernel with the SplitPlan of its product. Only fixup_kernel takes further arguments, which are in `extra`.
+// fixup_kernel may begin before the kernel ahead of it has ended. Without clusters, fixup_kernel has no more CTAs than
+// the GPU holds at once.
 template <auto kKernel, typename Memory, typename... Extra>
 static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Extra&... extra) {
-#if defined(TRIL_MATMUL_STRESS)   // the number must not depend on a build's registers
+  // In stress builds, the number of clusters at once must not depend on how many registers the kernel takes
+#if defined(TRIL_MATMUL_STRESS)
   auto clusters_at_once = [&] { return gpu.sms * ctas_per_sm / int(SplitPlan::kMostSplits); };
 #else
   auto clusters_at_once = [] {
@@ -2003,31 +2060,33 @@ static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const G
 
 # ---- The split-tf32 kernel: float32 products too small for the fp16x3 kernel, on tensor cores. ----
 #
-# Takes float32 operands with a stride of 1, along k or along their lines. Produces all of C, in one launch
-# and without a workspace. Nothing is packed: each CTA splits the elements of its k-blocks into two tf32, X in registers
-# and Y in shared memory. Small products gain from that. In large ones packing is faster, since tf32 takes the tensor
-# cores twice as long as float16.
+# Takes float32 operands with a stride of 1, along k or along their lines. Produces all of C, in one launch and without
+# a workspace. Nothing is packed: each CTA splits the elements of its k-blocks into two tf32 numbers. It splits X in
+# registers, and Y from a stage into a second buffer in shared memory. Small products are faster without packing. Large
+# products are faster with packing, since the tensor cores take twice as long for tf32 as for float16.
 _CUDA_SPLIT_TF32 = r"""
 // ---- Split-tf32 kernel: sizes, and shared memory.
 
 constexpr int kSplitTf32BlockK = kLineBytes / 4;
 constexpr int kSplitTf32Stages = 2, kSplitTf32CtasPerSm = 3;
 
-// Copiers and wgmma permute the lowest ten bits of addresses, so this begins at a multiple of 1024 bytes.
+// Copiers and wgmma permute the lowest ten bits of addresses, so this struct begins at a multiple of 1024 bytes.
 struct alignas(1024) SplitTf32Memory {
-  uint8_t stage[kSplitTf32Stages][2][kStageOperandBytes];   // X, then Y
-  // Y of the k-block that is multiplied, as wgmma reads it: the large parts, then the small parts
+  uint8_t stage[kSplitTf32Stages][2][kStageOperandBytes];   // each stage holds X, then Y
+  // The current k-block of Y after the split, in the layout of wgmma: all large parts, then all small parts
   float y[2][kBlock * kSplitTf32BlockK];
   SplitSums<float> sums;
   uint64_t sums_arrived;   // an mbarrier, which counts the bytes of `sums`
-  WorkTile<float> work;    // lies here so that it takes no registers while k-blocks are multiplied
+  // `work` lies in shared memory so that it takes no registers while k-blocks are multiplied
+  WorkTile<float> work;
 };
 
 // ---- Split-tf32 kernel: splitting Y into a second buffer in shared memory.
 
-// The splitter reorders the columns of Y for wgmma: 16 i + 4 q + f becomes 16 i + 8 (f / 2) + 2 q + f % 2. A lane gets
-// from wgmma the sums of two neighbouring columns in each eight, for two rows. By the new order these are four
-// neighbouring columns of C in each 16. The sum of row r and column c of these is part[part_index(8 i + 4 r + c)].
+// Says where in the tile the sums of a lane belong. wgmma gives a lane two neighbouring columns out of each eight, in
+// two rows. The splitter moves the columns of Y for wgmma: column 16 i + 4 q + f becomes column 16 i + 8 (f / 2) + 2 q
+// + f % 2. Therefore a lane has four neighbouring columns of C out of each 16, in two rows. In the 16 columns with
+// index i, the lane's sum for row r (0 or 1) and column c (0 to 3) is part[part_index(8 i + 4 r + c)].
 struct SplitTf32Lanes {
   static constexpr int kNear = 4;
   static DEVICE constexpr int part_index(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
@@ -2035,13 +2094,15 @@ struct SplitTf32Lanes {
   static DEVICE int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements. Eight neighbouring threads
-// together have all 32 k, each in its own four columns, so that no access meets a bank conflict.
+// Splits a k-block of Y into two K-major matrices for wgmma. Each thread splits 4 x 4 elements. Eight neighbouring
+// threads cover all 32 k of the k-block. Each of these eight threads has four columns of its own, so that no access
+// meets a bank conflict.
 template <bool kKMajor>
 struct SplitTf32YSplitter {
   using From = MmaCopier<float, kKMajor>;
   using To = MmaCopier<float, true>;
-  uint32_t from, to;   // addresses of the thread's first element: in the first stage, and in `split`
+  // Both are addresses of the thread's first element: `from` in the first stage, `to` among the large parts
+  uint32_t from, to;
   DEVICE SplitTf32YSplitter(const uint8_t* stage, const float* split) {
     const int k = threadIdx.x % 8 * 4, col = (threadIdx.x / 8 ^ threadIdx.x % 8) * 4;
     from = shared_address(stage) + From::offset(col, k);
@@ -2066,8 +2127,8 @@ struct SplitTf32YSplitter {
 
 // ---- Split-tf32 kernel: the kernel.
 
-// A CTA sums its split of a tile and writes its share of the tile. It multiplies one k-block while later ones are
-// copied. kChains: k may be so long that a sum takes several chains.
+// Each CTA sums one split of a tile of C, and writes its share of the tile. A CTA multiplies one k-block while later
+// k-blocks are copied. With kChains, k may be so long that a sum takes more than one chain: see kChain.
 template <bool kXKMajor, bool kYKMajor, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     split_tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
@@ -2087,29 +2148,32 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   const auto view_x = make_view(kX, p, work), view_y = make_view(kY, p, work);
   MmaCopier<float, kXKMajor, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   MmaCopier<float, kYKMajor, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
-  float sum[32] = {}, total[32] = {};   // total: the sum of the chains that have ended
+  // `sum` belongs to the current chain. `total` is the sum of the chains that have ended
+  float sum[32] = {}, total[32] = {};
   const MmaReader<float, kXKMajor, true> x_reader(shared_address(memory.stage[0][0]), threadIdx.x / 32 * 16);
   const SplitTf32YSplitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
   int stage = 0;   // the stage of k-block `number`, as an offset in bytes from the first stage
-  // Iterations with a negative number only start copies
+  // Iterations with a negative `number` only start copies
   NO_UNROLL for (int number = -kSplitTf32Stages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
-      // Wait for the stage, then split what is in it
+      // Wait for the stage, then split its X and Y
       cp_async_wait_group<kSplitTf32Stages - 1>();
-      __syncthreads();   // every thread's copies have landed, and the k-block before has been multiplied
+      // All copies to this stage have landed. The previous k-block has been multiplied, so memory.y may be overwritten
+      __syncthreads();
       splitter.split(stage);
       UNROLL for (int step = 0; step < 4; ++step) {
         x_reader.read(stage, 0, step, large[step]);
         UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[step][e]), large[step][e], small[step][e]);
       }
       ptx::fence_proxy_async(ptx::space_shared);
-      __syncthreads();   // all of the stage has been read, and all of Y is split
+      // The whole stage has been read, so it may be filled again. All of Y is split, so wgmma may read memory.y
+      __syncthreads();
     }
-    // Start the copies of a later stage
+    // Start the copies of the next k-block that uses this stage
     const int next = number + kSplitTf32Stages;
     if (next < k_blocks) {
       x.copy(view_x, k_begin + next * kSplitTf32BlockK, stage);
@@ -2118,7 +2182,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     cp_async_commit_group();
     stage = stage == (kSplitTf32Stages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
-    // Multiply. Tensor cores truncate what they add. So small terms come first, and `part` sums only one k-block
+    // Multiply. Tensor cores truncate when they add. So small terms are added first, and `part` sums only one k-block
     float part[32];
     warpgroup_arrive();
     UNROLL for (int step = 0; step < 4; ++step) {
@@ -2129,12 +2193,12 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
       wgmma_tf32(part, large[step], advance_descriptor(y_large, step * 32), 1);
     warpgroup_commit_batch();
     warpgroup_wait<0>();
-    // Promote
+    // Promote the sums of this k-block
     UNROLL for (int e = 0; e < 32; ++e) sum[e] = fmaf(part[SplitTf32Lanes::part_index(e)], kTf32Unscale, sum[e]);
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
-  // The exact path uses the stages, since memory.sums may already hold the sums of other CTAs
+  // The exact path uses the memory of the stages. It cannot use memory.sums, to which other CTAs may already send sums
   sum_non_finite<decltype(x), decltype(y), SplitTf32Lanes>(p, memory.work, sum, memory.stage);
   write_tile<SplitTf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_arrived, memory.work.splits == 1);
 #endif
@@ -2143,17 +2207,18 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ----
 #
-# Takes a Product of operands with a stride of 1. Where k is long, their addresses and all other strides are multiples
-# of 16 bytes (operands_to_copy). Produces all of C. The kernel has only instructions of all GPUs from 8.0 on. cp.async
-# copies k-blocks as they lie to a pipeline of stages. ldmatrix brings fragments to registers, where float32 is split
-# into two tf32. mma.sync multiplies the fragments.
+# Takes a Product of operands with a stride of 1. If k is long, the operands' addresses and all other strides are
+# multiples of 16 bytes: see operands_to_copy. Produces all of C. The kernel runs on all GPUs from compute capability
+# 8.0 on. Instructions that only newer GPUs have are used only there. cp.async copies k-blocks to a pipeline of stages,
+# without a change of their layout. Fragments are loaded into registers, mostly by ldmatrix. There float32 is split into
+# two tf32 numbers. mma.sync multiplies the fragments.
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA keeps in shared memory.
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;
-constexpr int kMmaSteps = 4;   // steps of 32 bytes of k in a k-block
-// Steps of eight k per promotion of float32. Tensor cores before Hopper truncate sums twice as often, and one bit
-// earlier.
+constexpr int kMmaSteps = 4;   // a k-block has four steps of 32 bytes of k
+// The number of steps of eight k that are summed between two promotions of float32. It is smaller before Hopper, since
+// older tensor cores truncate sums twice as often, and one bit earlier.
 constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;
 // A warp computes kWarpMN x kWarpMN elements of C, as kTilesM x kTilesN tiles of mma, each 16 x 8.
 constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;
@@ -2163,8 +2228,9 @@ template <typename T>
 constexpr bool kTwoTf32 = sizeof(T) == 4;   // float32 is split into two tf32
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
-// How many CTAs an SM holds. A CTA takes 49 KB of shared memory: two fit an SM with 100 KB (8.6, 8.9, 12.x), and three
-// fit any other. Only two CTAs of float32 fit anywhere, since two tf32 per element take more registers.
+// Returns how many CTAs an SM holds. A CTA takes 49 KB of shared memory. Two CTAs fit on an SM that has 100 KB (compute
+// capability 8.6, 8.9 and 12.x), and three fit on any other SM. With float32 only two CTAs fit on any SM, since two
+// tf32 numbers per element take more registers.
 template <typename T>
 HOST_DEVICE constexpr int mma_ctas_per_sm(int arch) {
   return kTwoTf32<T> || arch == 860 || arch == 890 || arch >= 1200 ? 2 : 3;
@@ -2175,13 +2241,13 @@ template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
-struct alignas(256) MmaMemory {   // copiers permute the lowest eight bits of addresses
-  uint8_t stage[kMmaStages][kMmaStageBytes];   // X, then Y
+struct alignas(256) MmaMemory {   // aligned to 256 bytes, since copiers permute the lowest eight bits of addresses
+  uint8_t stage[kMmaStages][kMmaStageBytes];   // each stage holds X, then Y
   uint64_t sums_arrived;   // an mbarrier, which counts the bytes of sums from other CTAs
   WorkTile<T> work;
 };
 
-// The element of the tile to which a thread's sum e belongs, as mma leaves its results in registers.
+// Says to which row and column of the tile a thread's sum e belongs. The sums have the order of mma's results.
 struct MmaLanes {
   static constexpr int kNear = 2;
   static DEVICE int row(uint32_t warp, uint32_t lane, uint32_t e) {
@@ -2194,12 +2260,13 @@ struct MmaLanes {
 
 // ---- mma kernel: multiplying a step of k.
 
-// The fragments that a lane reads for a step: kTilesM of X, then kTilesN / 2 of Y, each for two tiles of mma.
+// The number of fragments that a lane reads for a step. The first kTilesM are of X. The other kTilesN / 2 are of Y, and
+// each of them serves two tiles of mma.
 constexpr int kMmaFragments = kTilesM + kTilesN / 2;
 using MmaFragments = uint32_t[kMmaFragments][4];
 
-// sum += X Y for one step. float32 is split into `large` and `small` first. Tensor cores truncate what they add. So
-// small terms come first, and `part` takes no more than kStepsToPromote steps before it is promoted to `sum`.
+// Computes sum += X Y for one step. float32 is first split into `large` and `small`. Tensor cores truncate when they
+// add. So small terms are added first, and `part` sums at most kStepsToPromote steps before it is promoted to `sum`.
 template <typename T>
 DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   auto multiply = [](const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
@@ -2225,7 +2292,8 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 
 // ---- mma kernel: the kernel.
 
-// Sums a CTA's split of a tile and writes its share of the tile. kUnit is BlockCopier's: kUnitStrides or kAnyStrides.
+// Sums one split of a tile, and writes this CTA's share of the tile. kUnit is the parameter kUnit of BlockCopier, and
+// is given as kUnitStrides or kAnyStrides.
 [[maybe_unused]] constexpr bool kUnitStrides = true, kAnyStrides = false;
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
@@ -2266,7 +2334,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   __syncthreads();
   MmaFragments fragments[2];   // the fragments of this step, and of the next one
   read(0, 0, fragments[0]);
-  MmaSums<T> sum = {}, total = {};   // total: the sum of the chains that have ended
+  MmaSums<T> sum = {}, total = {};   // `total` is the sum of the chains that have ended
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
@@ -2277,10 +2345,11 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
     }
     // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
-    __syncthreads();   // the next stage is full, and all threads have read this one
+    // The next stage is full. All threads have read this stage, so it may be filled again
+    __syncthreads();
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     read(next, 0, fragments[0]);
-    // Start the copies of a later k-block
+    // Start the copies of the next k-block that uses this stage
     copy(k0 + kMmaStages * kMmaBlockK<T>, stage);
     // Multiply the last step
     mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
@@ -2291,8 +2360,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   if constexpr (kTwoTf32<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
-  // A sum that is not finite may be wrong in two cases. A zero of a mask has met an Inf. Or float32 was split in two,
-  // which makes NaN of Inf and may overflow
+  // A sum that is not finite may be wrong, so it is summed again. In one case a zero of a mask met an Inf or a NaN. In
+  // the other case float32 was split into two tf32 numbers, which turns Inf into NaN and may overflow
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // All threads have read the stages, so other CTAs may send sums there. Those CTAs need nothing that this CTA wrote,
   // so the arrival is relaxed
@@ -2302,7 +2371,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
 
 // ---- mma kernel: launching.
 
-// The kernel of a product, or of a batch. fixup_kernel calls mma_compute for operands of any strides.
+// The mma kernel, for one product or a batch. Its operands have a stride of 1. For operands of any strides,
+// fixup_kernel calls mma_compute.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
@@ -2314,7 +2384,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 
 # ---- Launching: the exact path, the split-tf32 and the mma kernel. ----
 #
-# Takes a Product that the policy has given to one of these kernels. Produces its launch. The kernels are templates, so
+# Takes a Product that the policy has given to one of these kernels. Launches that kernel. The kernels are templates, so
 # std::visit turns the type of the elements, the strides and the length of k into template arguments.
 _CUDA_TILE_LAUNCH = r"""
 void launch_exact(const Product& p, const Gpu& gpu) {
@@ -2336,7 +2406,8 @@ _CUDA_MMA_LAUNCH = r"""
 template <typename T>
 static void launch_mma(const Product& p, const Gpu& gpu) {
   std::visit([&](auto x_k_major, auto y_k_major) {
-    // The minor number matters only before 9.0. There are no clusters there, and launch_tiles does not use the result
+    // The minor number of the compute capability changes the result only before 9.0. There launch_tiles does not use
+    // the result, because those GPUs have no clusters
     const int ctas_per_sm = mma_ctas_per_sm<T>(100 * gpu.major);
     launch_tiles<mma_product<T, x_k_major, y_k_major>, MmaMemory<T>>(p, kMmaBlockK<T>, ctas_per_sm, gpu);
   }, constant(p.x_col == 1), constant(p.y_row == 1));
@@ -2346,20 +2417,23 @@ static void launch_mma(const Product& p, const Gpu& gpu) {
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ----
 #
 # Takes a policy, SixteenBitPolicy or Fp16x3Policy, and its Product. Produces the kernel tile_product, which computes
-# all tiles of C. Persistent clusters take the tiles from a queue, the longest first. The skeleton has what both kernels
-# share: the roles of the warps, the queue, the barriers of the pipeline and the zeros. The policy says what a stage
-# holds, how it is filled and multiplied, and how C is written. The pictures are in docs/kernel.md.
+# all tiles of C. Persistent clusters take the tiles from a queue, the longest first. The skeleton has the parts that
+# both kernels share: the roles of the warps, the queue, the barriers of the pipeline and the zeros. The policy says
+# what a stage holds, how it is filled and multiplied, and how C is written. The pictures are in docs/kernel.md.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
-// In this order: two warpgroups of consumers, the producer's warp, a warp for the zeros, and two warps of the policy.
+// The warps of a CTA are, in this order: two warpgroups of consumers, the producer's warp, a warp that writes zeros,
+// and two warps of the policy.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kSkeletonThreads = 3 * 128;
-// Registers per thread: of all threads at the start, and of consumers once the other warps have given theirs up.
+// Registers per thread. All threads start with kEntryRegisters. Consumers have kConsumerRegisters once the other warps
+// have given up most of their registers.
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
-constexpr int kQueued = 8;   // entries in the ring of tiles that the cluster has taken from the queue
+constexpr int kQueued = 8;   // the ring in shared memory has room for this many tiles from the queue
 
-// A role's position in the pipeline: its stage, and the parity of the phase that it waits for next.
+// The position of a role in the pipeline: the stage that the role uses next, and the parity of the phase that it
+// awaits.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
@@ -2375,15 +2449,15 @@ struct PipelineState {
 // The tests read the parts between marks like the next one: see tests/helpers.py.
 
 // [begin tile queue]
-// Hands out the numbers of tiles, one after the other. The word in device memory counts from the launch's number on, so
-// nothing has to clear the word before the launch. In the fp16x3 kernel the launch's number is 0, since pack_blocks
-// clears the word.
+// Hands out the numbers of tiles, one after the other. A word in device memory holds the launch's number plus the count
+// of numbers handed out. So nothing has to clear the word before the launch. In the fp16x3 kernel pack_blocks clears
+// the word, so `launch` is 0.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;   // the launch's own number: see launch_number
 
   // Sets the word to the launch's number, unless the word already counts for this launch. An idle warp calls this
-  // during the first tiles. If all clusters had to do so in `take`, they would hinder each other for 5 us.
+  // during the first tiles. If all clusters called it from `take` instead, they would hinder each other for 5 us.
   DEVICE void begin(uint32_t count) const {
     uint64_t expected = 0, found;
     while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
@@ -2402,25 +2476,26 @@ struct TileQueue {
 
 // A policy has these members. The functions are static, and their first argument is the policy's Product.
 //
-//   Product                  the arguments of a launch: p (a ::Product), tiles, queue, and the policy's own
+//   Product                  the arguments of a launch: p (a ::Product), tiles, queue, and more that the policy needs
 //   Memory                   the policy's part of shared memory: the stages, and more
-//   kStages                  stages of the pipeline
+//   kStages                  how many stages the pipeline has
 //   kDepth                   the most k-blocks that the stages hold at once
-//   kCtas                    CTAs of a cluster that share copies
-//   kBlocksN                 columns of a tile, in blocks; its rows are as many
-//   kRequestAhead            how many k-blocks before the end of a tile the next tile is requested. A tile that is
-//                            requested earlier may not go to the cluster that is free first.
-//   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: it has the cluster's number
+//   kCtas                    how many CTAs of a cluster share copies
+//   kBlocksN                 the width of a tile, in blocks. The height of a tile is the same.
+//   kRequestAhead            how many k-blocks before the end of a tile the next tile is requested. If it were
+//                            requested earlier, a cluster that is free sooner might not get it.
+//   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: the first tile has the cluster's
+//                            number
 //   kProducerRequestsTiles   true: the producer requests the next tile; false: run_policy_warps does
-//   find_tile                returns the ClusterTile of a number
+//   find_tile                returns the ClusterTile that has a given number
 //   is_skipped               whether a tile from the queue is left out
 //   has_work                 whether the launch has anything to compute
-//   prepare                  initializes the policy's shared memory, by one thread
-//   find_operands            finds what `load` needs of a tile, once per tile
-//   load                     copies one k-block to the next stages, by the producer
-//   compute                  multiplies and writes one tile, by the consumers
-//   finish                   what the consumers do after their last tile
-//   run_policy_warps         what the policy's own two warps do
+//   prepare                  initializes the policy's shared memory; one thread calls it
+//   find_operands            finds the data of a tile that `load` needs; the producer calls it once per tile
+//   load                     copies one k-block to the next stages; the producer calls it
+//   compute                  multiplies and writes one tile; the consumers call it
+//   finish                   does the work that is left after the last tile; the consumers call it
+//   run_policy_warps         does the work of the policy's own two warps
 //   result                   returns C of one product of the batch
 //
 // benchmarks/trace.cuh defines TRACE, which records when a role reaches an event. Without that file TRACE does nothing.
@@ -2432,16 +2507,19 @@ template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory policy;
   ClusterTile next[kQueued];      // the ring of tiles from the queue
-  uint64_t next_full[kQueued];    // mbarriers, one per entry of the ring: the tile is there
-  // mbarriers, two per stage: the k-block's data are there; all consumers have read them
+  uint64_t next_full[kQueued];    // one mbarrier per entry of the ring; a phase ends when the tile has arrived
+  // Two mbarriers per stage. A phase of `full` ends when the data of a k-block have arrived. A phase of `empty` ends
+  // when all consumers have read the stage
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
-// What `load` is told of a k-block.
+// Describes a k-block to `load`.
 struct KBlock {
-  int k, k_index;      // its number along k, and its index in the order of the tile
-  bool jumps, last;    // whether k does not follow the k before; whether this is the last k-block of the tile
-  int next_tile_seq;   // the number of the tile after this one, as fetch_next_tile counts
+  // k is the k-block's number along k. k_index is the k-block's position in the order in which the tile sums k-blocks
+  int k, k_index;
+  // `jumps` is true for the first k-block of the tile, and where k wraps around. `last` is true for the last k-block
+  bool jumps, last;
+  int next_tile_seq;   // the tile_seq with which fetch_next_tile returns the next tile
 };
 
 // ---- Skeleton: the tile scheduler.
@@ -2452,27 +2530,30 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
   return Policy::kQueuesFirstTile || args.tiles.clusters < args.tiles.count;
 }
 
-// Waits for tile number tile_seq of the tiles that this cluster requests, and returns it. Every role calls this for
-// every tile. No entry of the ring is overwritten too early, for two reasons:
-//   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring is longer than that.
-//   - The mask warps of SixteenBitPolicy cannot fall behind, since consumers wait for their masks in each tile of a
-//     triangular operand. The only exception is a first tile that is a half beyond the last column of C.
+// Waits until a tile has arrived in the ring, and returns the tile. tile_seq is its number among the tiles that this
+// cluster requests. Every role calls this for every tile. No entry of the ring is overwritten too early, for two
+// reasons:
+//   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring has more entries.
+//   - The mask warps of SixteenBitPolicy cannot fall behind. If an operand is triangular, each tile has masked blocks,
+//     for which the consumers wait. The only exception is a half of a tile that lies beyond the last column of C. Only
+//     a cluster's first tile may be such a half.
 template <typename Policy>
 DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
   if (!has_queue<Policy>(args)) return {-1};
   barrier_wait(&shared.next_full[tile_seq % kQueued], tile_seq / kQueued % 2);
-  IF_DELAY(if (shared.next[tile_seq % kQueued].tile_seq != tile_seq) __trap();)   // the tile has been overwritten
+  // The stress build traps if a later tile has overwritten this one
+  IF_DELAY(if (shared.next[tile_seq % kQueued].tile_seq != tile_seq) __trap();)
   return shared.next[tile_seq % kQueued];
 }
 
-// Requests the next tile; one thread of each CTA calls this. Rank 0 takes the tile from the queue and sends it to the
-// other CTAs of the cluster, each of which expects its bytes on a barrier.
+// Requests the next tile. One thread of each CTA calls this. Rank 0 takes the tile from the queue and sends it to the
+// other CTAs of the cluster. Each of those CTAs expects the bytes of the tile on its own barrier.
 template <typename Policy>
 DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq, int rank) {
   uint64_t* full = &shared.next_full[tile_seq % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
-  // Lower numbers belong to the clusters' first tiles
+  // Numbers below first_queued are the first tiles of the clusters, which do not come from the queue
   const int first_queued = Policy::kQueuesFirstTile ? 0 : args.tiles.clusters;
   ClusterTile tile;
   do {
@@ -2492,10 +2573,12 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
 
 // ---- Skeleton: what all policies share: wgmma, arrivals, the producer and the zeros.
 
-// Issues the wgmma of one k-block, 64 rows by kN columns: sums = X Y, or sums += X Y if `add`. x, y: descriptors.
+// Issues the wgmma of one k-block for 64 rows and kN columns, which compute sums = X Y. If `add` is true, they compute
+// sums += X Y. x and y are the descriptors of the operands.
 template <typename T, int kN, int kMajorX, int kMajorY>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes per 16 of k
+  // The distance in bytes from one step of 16 k to the next
+  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
                                    add || k > 0);
@@ -2513,14 +2596,14 @@ DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
   }
 }
 
-// A producer: one thread, which loads every k-block of every tile of the cluster. It calls find(args, shared, tile)
-// once per tile, and hands the result to each of the tile's calls of `load`. With kRequestsTiles it also requests the
-// next tile.
+// Runs a producer. A producer is one thread that loads every k-block of every tile of the cluster. It calls find(args,
+// shared, tile) once per tile. The result is an argument of `load`, which is called for each k-block. With
+// kRequestsTiles the producer also requests the next tile.
 template <typename Policy, bool kRequestsTiles, typename Find, typename Load>
 DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile,
                     const Find& find, const Load& load) {
   const int rank = cta_rank_in_cluster();
-  PipelineState<Policy::kStages> pipeline = {0, 1};   // parity 1: all stages are empty at first
+  PipelineState<Policy::kStages> pipeline = {0, 1};   // with parity 1 the first waits end at once: all stages are empty
   for (int tile_seq = Policy::kQueuesFirstTile; tile.row >= 0; tile = fetch_next_tile(args, shared, tile_seq++)) {
     const int count = tile.k_end - tile.k_begin;
     const auto operands = find(args, shared, tile);
@@ -2540,9 +2623,9 @@ DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& 
 template <typename Policy>
 DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster, int rank) {
   if (!has_zeros(args.p)) return;
-  // Elements along an edge of a tile, lines of a strip, and strips of a tile
+  // kBlockMN is the edge of a tile, in elements. A strip has kLines lines, and a tile has kStrips strips
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;
-  // Tiles above the diagonal of one C, and CTAs of a cluster
+  // `tiles` is the number of tiles above the diagonal of one C. `ctas` is the number of CTAs of a cluster
   const int tiles = triangle(args.tiles.order.rows - 1), ctas = Policy::kCtas * args.tiles.splits;
   __nanosleep(2000);
   NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * args.tiles.batches * kStrips;
@@ -2557,8 +2640,8 @@ DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster,
 
 // ---- Skeleton: the kernel.
 
-// Runs each warp of a CTA in its role. number: the cluster's number. first: the cluster's first tile, unless that tile
-// comes from the queue.
+// Runs each warp of a CTA in its role. `number` is the cluster's number. `first` is the cluster's first tile. If that
+// tile comes from the queue, `first` is ignored.
 template <typename Policy>
 DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile first,
                           int number) {
@@ -2592,7 +2675,8 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
       TRACE(kTraceZeros, kZerosBegun);
       write_zeros_above<Policy>(args, number, rank);
       TRACE(kTraceZeros, kZerosWritten);
-      // It comes this late because the next kernel's instructions would evict this kernel's from the caches
+      // The trigger comes this late because the instructions of the next kernel would evict those of this kernel from
+      // the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {
       Policy::run_policy_warps(args, shared, first);
@@ -2603,8 +2687,9 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
 // Stands for the second policy of a launch that has one product.
 struct NoSecondProduct { struct Product {}; };
 
-// The kernel: one product, or two products of one size. Even clusters compute the first of two, and odd ones the
-// second, so that both products share one start and one end.
+// The kernel. It computes one product, or two products of the same size. With two products, even clusters compute the
+// first one and odd clusters compute the second one. One launch for both saves the start and the end of a second
+// launch.
 template <typename Policy, typename Second = NoSecondProduct>
 __global__ void __launch_bounds__(kSkeletonThreads, 1)
     tile_product(const __grid_constant__ typename Policy::Product args,
@@ -2620,7 +2705,8 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
   if (threadIdx.x < 32 && elect_one_sync()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle depends on the lowest ten bits of an address
     Policy::prepare(args, shared);
-    // In racecheck builds all threads of SixteenBitPolicy's mask warps arrive: one per row of a block
+    // In racecheck builds all threads of SixteenBitPolicy's mask warps arrive. There is one such thread per row of a
+    // block
     constexpr int kFullArrivals = kEveryThreadArrives && !Policy::kQueuesFirstTile ? kBlock : 1;
     UNROLL for (int u = 0; u < Policy::kStages; ++u) {
       ptx::mbarrier_init(&shared.full[u], kFullArrivals);
@@ -2642,7 +2728,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
     run_warp_role(args, shared, first, number);
   else if constexpr (kCount == 2)
     run_warp_role(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
-  // A CTA may not end while another CTA still arrives at its barriers or reads its sums
+  // A CTA must not end while other CTAs of its cluster may still arrive at its barriers or write to its shared memory
   __syncwarp();
   cluster_arrive_relaxed();
   cluster_wait();
@@ -2653,30 +2739,32 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
 
 # ---- 16-bit: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ----
 #
-# Takes 16-bit operands with a stride of 1, with addresses and other strides in multiples of 16 bytes. Produces all of
-# C. Nothing is packed: wgmma reads the boxes of a tensor map in the 128-byte swizzle, K-major or MN-major. Two warps
-# mask the blocks on a diagonal. The zeros of a mask may meet Inf in the tensor cores. So CTAs that have no tile left
-# sum the boxes of C that are not finite again, on the exact path.
+# Takes 16-bit operands with a stride of 1. Their addresses and other strides are multiples of 16 bytes. Produces all of
+# C. The one exception is a symmetric C with a masked operand: there `mirror` adds the upper triangle. Nothing is
+# packed: wgmma reads the boxes of a tensor map in the 128-byte swizzle, K-major or MN-major. Two warps mask the blocks
+# on a diagonal. The zeros of a mask may meet Inf in the tensor cores, which gives NaN. So boxes of C that are not
+# finite are summed again on the exact path, by CTAs that have no tile left.
 _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
-constexpr int kBlocksM = 2;   // rows of a CTA's tile, in blocks: one block per consumer warpgroup
-// The teams of threads that share a named barrier: all consumers, each warpgroup of consumers (kGroupTeam and
+constexpr int kBlocksM = 2;   // the height of a CTA's tile, in blocks: one block per consumer warpgroup
+// Each of these teams of threads has a named barrier: all consumers, each warpgroup of consumers (kGroupTeam and
 // kGroupTeam + 1), and the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
 
 // ---- 16-bit: sums that are not finite.
 
 // [begin non-finite boxes]
-// The boxes of C, 64 x 64 elements each, that are not finite and have to be summed again. A box's word says how many
-// parts of the box no CTA has begun to sum. It counts from the launch's number on, as TileQueue's word does; any other
-// value stands for zero. At the end no part is left, so that a graph may be launched again.
+// Lists the boxes of C that are not finite and have to be summed again. A box has 64 x 64 elements, and is summed in
+// parts. The word of a box is the launch's number plus how many parts no CTA has begun to sum. Any other value of the
+// word stands for zero parts. When the launch ends, no box has a part left. So a graph may be launched again with the
+// same number.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // parts of a box
   unsigned long long* words;   // one word per box, and a last word, which says whether any box has been added
   uint64_t launch;   // the launch's own number, as in TileQueue
   uint32_t boxes;
-  // The number of parts that a word stands for.
+  // Returns the number of parts that a word stands for.
   DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
   // Adds a box, with all of its parts.
   DEVICE void add(uint32_t box) const {
@@ -2692,8 +2780,11 @@ struct NonFinite {
 
 // The arguments of a launch.
 struct SixteenBitProduct {
-  CUtensorMap x, y;   // dimensions (k, line, batch) if the operand is K-major, (line, k, batch) if it is MN-major
-  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p.x_batch and p.y_batch, in steps of the third dimension
+  // The dimensions of a tensor map are (k, line, batch) if the operand is K-major, and (line, k, batch) if it is
+  // MN-major
+  CUtensorMap x, y;
+  // p.x_batch and p.y_batch, counted in steps of the maps' third dimension
+  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];
   Product p;
   ClusterTiles tiles;
   TileQueue queue;
@@ -2702,13 +2793,13 @@ struct SixteenBitProduct {
 
 // ---- 16-bit: the epilogue, storing C.
 
-// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of `box` in shared memory. C gets lines
-// of 128 bytes. These are parts of its rows, or of its columns if C is column-major. kStoresTwice: a block below the
-// diagonal is also written above it, transposed. Returns whether a number is not finite, or false if no operand has a
-// mask.
+// Rounds a warpgroup's sums of block (row, col) of C, and writes them to C by way of `box` in shared memory. C is
+// written in lines of 128 bytes. A line is part of a row, or part of a column if C is column-major. With kStoresTwice a
+// block below the diagonal is also written above the diagonal, transposed. Returns whether any sum of the block is not
+// finite. If no operand has a mask, it returns false.
 //
-// Calls use two boxes in turn. A thread leaves the barrier of call n + 1 only after all threads have read the box of
-// call n. So call n + 2 may overwrite that box.
+// Successive calls use two boxes in turn. A thread leaves the barrier of call n + 1 only after all threads have read
+// the box of call n. So call n + 2 may overwrite the box of call n.
 template <typename T, bool kStoresTwice>
 DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -2720,17 +2811,17 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   }
   uint32_t w[4][4];
   using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-  Two zero[2] = {};   // the sums times zero: NaN if any of them is not finite
+  Two zero[2] = {};   // the sums times zero; the result is NaN if any sum is not finite
   UNROLL for (int u = 0; u < 16; ++u) {
     const Two two{sum[2 * u], sum[2 * u + 1]};
     zero[u % 2] = __hfma2(two, Two(), zero[u % 2]);
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }
   zero[0] = __hadd2(zero[0], zero[1]);
-  // A finite sum beyond the range of float16 counts as not finite, too. It is summed again, to the same Inf
+  // A finite sum beyond the range of float16 also counts as not finite. The exact path then gets the same Inf
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   auto write = [&](int row, int col, bool by_rows) {
-    // To shared memory, in the 128-byte swizzle
+    // Write the block to shared memory, in the 128-byte swizzle
     const uint32_t base = shared_address(box);
     const uint32_t by_row = base + swizzled(warp * 16 + lane % 16, lane / 16 * 8);
     const uint32_t by_col = base + swizzled(lane / 16 * 8 + lane % 8, warp * 16 + lane / 8 % 2 * 8);
@@ -2739,8 +2830,8 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    // kStoresTwice needs no vote. The compiler does not know that all threads get the same result of a vote, and loops
-    // around the call would lose their uniform registers
+    // With kStoresTwice no operand has a mask, so the threads need no vote. A vote would cost uniform registers in the
+    // loops around the call, since the compiler does not know that all threads get the same result
     const bool any = kStoresTwice ? named_barrier_sync<128>(team),
                false              : named_barrier_or<128>(team, is_masked(p) && !finite);
     const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // rows and columns of C from this block on
@@ -2750,7 +2841,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
     if ((int(stride) | length | int(reinterpret_cast<uintptr_t>(c)) / 2) % 8 == 0) {   // 16 bytes at a time
       const int thread_line = thread / 8, thread_col = thread % 8 * 8;
       uint16_t* to = first + thread_line * stride + thread_col;
-      const uint8_t* from = box + swizzled(thread_line, thread_col);   // 16 lines are 2 KB
+      const uint8_t* from = box + swizzled(thread_line, thread_col);   // 16 lines of the box take 2048 bytes
       auto copy = [](uint16_t* to, const uint8_t* from) {
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
       };
@@ -2770,7 +2861,7 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
   if constexpr (kStoresTwice)
     if (col < row) {
       write(col, row, !c_by_rows);
-      named_barrier_sync<128>(team);   // all threads have read the box
+      named_barrier_sync<128>(team);   // all threads have read the box, so it may be overwritten
     }
   return write(row, col, c_by_rows);
 }
@@ -2778,10 +2869,11 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
 // ---- 16-bit: the policy: how the user's matrices are copied, masked and multiplied.
 
 // Masks a row of a block on the diagonal: the elements beyond the diagonal become zero. With `lower` the lower triangle
-// is kept, otherwise the upper one.
+// of the block is kept. Otherwise the upper triangle is kept.
 DEVICE void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  // The chunk on the diagonal, and how many of its elements stand before the boundary of what is kept
+  // The diagonal crosses chunk diagonal_chunk. With `lower` its first num_kept elements are kept. Otherwise all of its
+  // other elements are kept
   const int diagonal_chunk = row / 8, num_kept = row % 8 + lower;
   const uint4 v = *chunk(diagonal_chunk);
   auto part = [&](uint32_t two, int u) {
@@ -2797,7 +2889,8 @@ DEVICE void mask_row(uint8_t* block, bool lower, int row) {
 //   kMajorX, kMajorY   1 if the operand is MN-major, 0 if it is K-major
 //   kWide              true: two CTAs compute a tile of 256 x 256, one above the other, and each copies half of Y for
 //                      both; false: one CTA computes a tile of 128 x 128
-//   kStoresTwice       C is symmetric and no operand has a mask: the lower half of C is computed, and written twice
+//   kStoresTwice       C is symmetric and no operand has a mask: only the lower half of C is computed, and it is also
+//                      written to the upper half
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kStoresTwice>
 struct SixteenBitPolicy {
   using Product = SixteenBitProduct;
@@ -2809,14 +2902,17 @@ struct SixteenBitPolicy {
   static constexpr bool kProducerRequestsTiles = true, kQueuesFirstTile = false;
 
   struct Memory {
-    uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
+    uint8_t stage[kStages][kBlocks][kOperandBytes];   // each stage holds the block of X of each warpgroup, then Y
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory: two per warpgroup
-    uint64_t landed[kStages];   // mbarriers of stages that are to be masked: the copies have landed
-    uint64_t stages_read;       // an mbarrier: all consumer warps of the CTAs that share k have read their stages
+    // One mbarrier per stage. If a k-block has to be masked, its copies arrive here, and the mask warps wait for them
+    uint64_t landed[kStages];
+    // An mbarrier whose phase ends when all consumer warps of the CTAs that share k have read their stages
+    uint64_t stages_read;
     uint64_t sums_arrived;      // an mbarrier, which counts the bytes of sums from the CTAs that share k
-    uint32_t found;             // the box that the CTA sums again, exclusive-ored with the CTA's number; ~0 if none
-    int part;                   // the part of that box
-    bool unfinished[2];         // whether a warpgroup knows of boxes that are not finite
+    // The box that the CTA sums again, exclusive-ored with `cta` of `finish`; ~0 if there is no box
+    uint32_t found;
+    int part;                   // the part of the box `found` that the CTA sums
+    bool unfinished[2];         // per warpgroup: whether it knows of a box that is not finite
   };
 
   static DEVICE void prepare(const Product& args, Shared& shared) {
@@ -2829,7 +2925,7 @@ struct SixteenBitPolicy {
   }
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
     ClusterTiles tiles = args.tiles;
-    // The compiler then knows the order of the tiles, which saves a tenth of the code
+    // With these constants the compiler knows the order of the tiles, which saves a tenth of the code
     if (kStoresTwice) {
       tiles.order.x_range = tiles.order.y_range = KRange::kAll;
       tiles.order.c_lower = 1;
@@ -2840,23 +2936,24 @@ struct SixteenBitPolicy {
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
   static DEVICE uint16_t* result(const Product& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
 
-  // A block of lines of an operand: its first line, and the range of its k-blocks, which may go beyond the end of k.
+  // A block of 64 lines of an operand, and the range of k-blocks in which it has elements.
   struct Line {
-    int first;           // in elements
-    int begin, length;   // in k-blocks
+    int first;           // the first line, in elements
+    int begin, length;   // the first k-block, and the number of k-blocks; the range may go beyond the end of k
   };
-  static constexpr int kBlocksY = kBlocksN / kCtas;   // blocks of Y that a CTA copies of a whole tile
-  // What the producer finds once per tile for `load`: a hundred instructions of a single thread. If they were repeated
-  // in each k-block, they would take longer than the tensor cores do in a small tile.
+  static constexpr int kBlocksY = kBlocksN / kCtas;   // how many blocks of Y a CTA copies per k-block of a whole tile
+  // The values that the producer finds once per tile for `load`. A single thread takes a hundred instructions for this.
+  // In a small tile, the same work for each k-block would take longer than the tensor cores do.
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
-    int y_boxes, first_y_box;     // the number of boxes of Y that the CTA copies, and the place of the first in a stage
+    // How many boxes of Y this CTA copies, and the index in a stage of the first of these boxes
+    int y_boxes, first_y_box;
     int bytes;                    // bytes that land in this CTA's stage per k-block
     int x_batch, y_batch;         // third coordinates in the tensor maps
-    int x_diagonal, y_diagonal;   // the first k-blocks that are masked
+    int x_diagonal, y_diagonal;   // the first k-block in which blocks of X, or of Y, are masked
   };
-  // Whether a small tile lies on the diagonal of a symmetric C. Its columns are its rows, so they are copied only once,
-  // and the tile is computed only up to the diagonal.
+  // Whether a small tile lies on the diagonal of a symmetric C. In such a tile the columns of Y equal the rows of X, so
+  // only X is copied. The tile is computed only up to the blocks on the diagonal.
   static DEVICE bool on_diagonal_of_c(const Product& args, const ClusterTile& tile) {
     return kStoresTwice && !kWide && args.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
@@ -2881,8 +2978,8 @@ struct SixteenBitPolicy {
     return operands;
   }
 
-  // Copies the boxes of a k-block. For a block that does not exist it names a k beyond the end, where the copy engine
-  // finds zeros.
+  // Copies the boxes of a k-block. For a block that does not exist, the copy names a k beyond the end of the operand.
+  // There TMA delivers zeros.
   static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
                           const ClusterTile& tile, int /*rank*/, const KBlock& k_block, const Operands& operands) {
     const int k = k_block.k;
@@ -2907,12 +3004,13 @@ struct SixteenBitPolicy {
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < operands.y_boxes)
         tma_load(kWide, operands.first_y_box + u, args.y, kMajorY, operands.y[u], operands.y_batch);
-    if (kEveryThreadArrives && !masked)   // in racecheck builds it arrives as often as the mask warps would
+    // In racecheck builds this thread arrives as often as the mask warps would
+    if (kEveryThreadArrives && !masked)
       for (int u = 1; u < kBlock; ++u) barrier_arrive_remote(shared_address(barrier));
     pipeline.advance();
   }
 
-  // Two warps mask the blocks on a diagonal. A sum becomes NaN where their zeros meet NaN or Inf: see finish.
+  // Two warps mask the blocks on a diagonal. If a zero of the mask meets NaN or Inf, the sum becomes NaN: see finish.
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
     if (kStoresTwice || !is_masked(args.p)) return;
     const int row = threadIdx.x % kBlock;   // the row of a block that this thread masks
@@ -2931,7 +3029,7 @@ struct SixteenBitPolicy {
         auto& stage = shared.policy.stage[pipeline.stage];
         if (x_block < kBlocksM) mask_row(stage[x_block], (args.p.x_range == KRange::kToDiagonal) != kMajorX, row);
         if (y < tile.cols) mask_row(stage[kBlocksM + y], (args.p.y_range == KRange::kToDiagonal) != kMajorY, row);
-        ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores read what was written here
+        ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores will read the zeros that mask_row has written
         named_barrier_sync<kBlock>(kMaskTeam);
         if (kEveryThreadArrives || row == 0) barrier_arrive_remote(shared_address(&shared.full[pipeline.stage]));
       }
@@ -2941,7 +3039,8 @@ struct SixteenBitPolicy {
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
-  // A consumer warpgroup computes its share of a CTA's tile: 64 rows, or other rows in diagonal pairs (docs/kernel.md).
+  // Computes the share of a CTA's tile that belongs to a consumer warpgroup: 64 rows. In half of a diagonal pair,
+  // warpgroup 1 computes the lower half of a diagonal tile instead (docs/kernel.md).
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
     const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
@@ -2951,8 +3050,9 @@ struct SixteenBitPolicy {
             : compute_rows<kBlocksN>(args, shared, tile, pipeline);
   }
 
-  // Computes 64 rows and kCols blocks of columns. kOnDiagonal: computes a diagonal tile of a diagonal pair instead. Its
-  // columns are its rows, and its lower half is three boxes: one in the upper block of rows, two in the lower.
+  // Computes 64 rows and kCols blocks of columns. With kOnDiagonal, it computes the lower half of a diagonal tile of a
+  // diagonal pair instead. That half has three boxes: one in the upper block of rows, and two in the lower block of
+  // rows. In a diagonal tile the columns of Y equal the rows of X, so both operands come from the same boxes.
   template <int kCols, bool kOnDiagonal = false>
   static DEVICE void compute_rows(const Product& args, Shared& shared, const ClusterTile& tile,
                                   PipelineState<kStages>& pipeline) {
@@ -2965,7 +3065,7 @@ struct SixteenBitPolicy {
     const int y_block = kOnDiagonal ? x_block : on_diagonal_of_c(args, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
     float sum[32 * kBoxes] = {};
-    // Opaque, so that the compiler sets the sums to zero before the first k-block lands
+    // The sums are opaque, so that the compiler sets them to zero before the first k-block lands
     UNROLL for (int u = 0; u < 32 * kBoxes; ++u) make_opaque(sum[u]);
     auto block = [&](int u) {
       return make_descriptor(base + (pipeline.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024);
@@ -2976,14 +3076,14 @@ struct SixteenBitPolicy {
         barrier_arrive_remote(kWide ? address_in_peer(barrier, cta) : barrier);
       });
     };
-    int reading = -1;   // the stage that is multiplied while the next one is issued
+    int reading = -1;   // the stage that may still be multiplied while the next stage is issued; -1 at first
     NO_UNROLL for (int k_blocks_left = tile.k_end - tile.k_begin; k_blocks_left > 0;
                    --k_blocks_left, pipeline.advance()) {
       const uint64_t x_descriptor = block(x_block), y_descriptor = block(y_block);
       barrier_wait(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
       warpgroup_arrive();
       issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kMajorX, kMajorY>(x_descriptor, y_descriptor, sum, true);
-      if constexpr (kOnDiagonal)   // the two boxes of the lower block of rows
+      if constexpr (kOnDiagonal)   // issues the two boxes of the lower block of rows
         issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(advance_descriptor(x_descriptor, kOperandBytes), y_descriptor,
                                                      sum + 32, true);
       warpgroup_commit_batch();
@@ -2998,7 +3098,7 @@ struct SixteenBitPolicy {
         kOnDiagonal ? (tile.pair_half == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_block;
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* c = result(args, tile.batch);
-    // Loaded here, so that the word arrives while C is written
+    // `found` is loaded this early, so that it arrives while C is written
     const uint64_t found =
         !kStoresTwice && is_masked(args.p) ? load_relaxed(args.non_finite.words + args.non_finite.boxes) : 0;
     uint32_t non_finite = 0;   // the boxes that are not finite: one bit per column of boxes
@@ -3009,15 +3109,17 @@ struct SixteenBitPolicy {
         non_finite |= 1u << j;
     };
     if (kWide || kOnDiagonal || kCols < kBlocksN || args.tiles.splits == 1) {
-      // This CTA's last tile may have ended with the box that is written first. All threads have to have read it
+      // The previous tile may have ended with the box that is written first now. All threads must have read that box
+      // before it is overwritten
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
-      constexpr int kFirst = kCols == 1;   // half of a small tile takes box 1, with which a whole tile ends
+      // Half of a small tile uses box 1, so that the next whole tile may begin with box 0 without a barrier
+      constexpr int kFirst = kCols == 1;
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // CTA j of the cluster adds up the sums of column j of boxes, in the order of k. All CTAs send it their sums of
-      // this column. The sums go to the stages, so all CTAs have to have read their stages before
-      constexpr int kUnits = kBlock / 8;   // how many units of 16 bytes of a box a thread has
+      // CTA j of the cluster adds up the sums of column j of boxes, in the order of k. All CTAs send CTA j their sums
+      // of column j. The sums go to the stages, so before that all CTAs must have read their stages
+      constexpr int kUnits = kBlock / 8;   // a thread has this many units of 16 bytes of each box
       auto& sums =
           *reinterpret_cast<float4(*)[SplitPlan::kMostSplits][kUnits][32 * kConsumerWarps]>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sums), "the sums must fit the stages");
@@ -3043,7 +3145,7 @@ struct SixteenBitPolicy {
     }
     if (__builtin_expect(non_finite, 0)) {
       named_barrier_sync<128>(kGroupTeam + group);
-      __threadfence();   // this warpgroup's writes to C come before a CTA sums the box again
+      __threadfence();   // this warpgroup's writes to C must come before those of the CTA that sums the box again
       const uint32_t first =
           (uint32_t(tile.batch) * ceil_div(args.p.m, kBlock) + row) * ceil_div(args.p.n, kBlock) + col;
       for (uint32_t bits = threadIdx.x % 128 == 0 ? non_finite : 0; bits; bits &= bits - 1)
@@ -3054,14 +3156,14 @@ struct SixteenBitPolicy {
       shared.policy.unfinished[group] = true;
   }
 
-  // CTAs that have no tile left sum the boxes that are not finite again, whichever CTA found them. No box is left over,
-  // since a CTA that adds a box always scans the words afterwards.
+  // Sums again the boxes that are not finite. CTAs that have no tile left do this, whichever CTA found a box. No box is
+  // left over, since a CTA that adds a box always scans the words afterwards.
   static DEVICE void finish(const Product& args, Shared& shared) {
     auto& policy = shared.policy;
     if (kStoresTwice || !is_masked(args.p)) return;
     sum_barrier<kExactThreads>();
     if (!policy.unfinished[0] && !policy.unfinished[1]) return;
-    // No CTA sends sums to a stage any more: a CTA that gets sums has waited for all of them
+    // The stages are free. This CTA has waited for all sums that other CTAs send to its stages
     auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[0]);
     static_assert(sizeof(memory) <= sizeof(policy.stage[0]), "the exact path needs room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
@@ -3076,7 +3178,8 @@ struct SixteenBitPolicy {
           if (const uint32_t box_index = min(first + u, boxes - 1);
               args.non_finite.parts(load_relaxed(args.non_finite.words + box_index)))
             candidate = box_index;
-      if (candidate != ~0u) atomicMin(&policy.found, candidate ^ cta);   // different CTAs prefer different boxes
+      // The exclusive-or with `cta` makes different CTAs prefer different boxes
+      if (candidate != ~0u) atomicMin(&policy.found, candidate ^ cta);
       sum_barrier<kExactThreads>();
       if (policy.found == ~0u) return;
       const uint32_t box = policy.found ^ cta;
@@ -3096,7 +3199,7 @@ struct SixteenBitPolicy {
 
 // ---- 16-bit: launching.
 
-// Launches the kernel for tiles of one width.
+// Launches the kernel: with large tiles if kWide, and with small tiles otherwise.
 template <typename T, bool kWide>
 static void launch_sixteen_bit_tiles(const SixteenBitProduct& args, const Gpu& gpu) {
   const Product& p = args.p;
@@ -3138,11 +3241,12 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
   return map;
 }
 
-// The instances of launch_sixteen_bit_tiles. They stand in several parts of the source: see _CUDA_PARTS.
+// These functions are instances of launch_sixteen_bit_tiles. Other parts of the source define them: see _CUDA_PARTS.
 using SixteenBitLauncher = void(const SixteenBitProduct& args, const Gpu& gpu);
 SixteenBitLauncher launch_narrow_float16, launch_wide_float16, launch_narrow_bfloat16, launch_wide_bfloat16;
 
-// Launches the 16-bit kernel. The tail tiles, if there are any, are launched first, as a batch of products.
+// Launches the 16-bit kernel. If there are tail tiles, they are launched first, as a batch of products of their own:
+// see last_on_diagonal.
 void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   SixteenBitProduct args = {};
   args.p = p;
@@ -3151,7 +3255,8 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   // CTAs that share k wait only for phase 0 of their barriers, so their cluster must not get a second tile
   if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
   if (args.tiles.tail_tiles) launch_sixteen_bit(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
-  // The workspace: TileQueue's word, then NonFinite's words: one per box of a product with masks, and the last one
+  // The workspace holds TileQueue's word, then the words of NonFinite. NonFinite has one word per box if an operand has
+  // a mask, and one last word in any case
   const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
   auto* words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
   args.queue = {words, launch_number()};
@@ -3171,14 +3276,14 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
 #
 # Takes float32 matrices of any strides. Produces packed blocks: 64 x 64 elements as float16 hi and lo, in the order in
 # which wgmma reads shared memory. Each block also has metadata: the factor that undoes its scale, and its outliers. The
-# scale is a power of two that brings the largest element of the block just below 65520, where float16 ends. One packed
-# matrix serves all three contractions, since wgmma reads K-major and MN-major operands.
+# scale is a power of two. It brings the largest magnitude of the block to at least 32760 and below 65520, where float16
+# ends. One packed matrix serves all three contractions, since wgmma reads K-major and MN-major operands.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
-// A packed block is an operand tile of hi and one of lo. TF32 has no lo.
+// Returns the size of a packed block. The block is one operand tile of hi and then one of lo. With TF32 there is no lo.
 HOST_DEVICE constexpr int64_t block_bytes(bool allow_tf32) { return (allow_tf32 ? 1 : 2) * kOperandBytes; }
-constexpr int kMaxOutliers = 14;   // per block; a block with more of them makes its product fall back
+constexpr int kMaxOutliers = 14;   // a block with more outliers than this makes its product fall back
 
 // An element that is too small for the scale of its block. The operand tile holds a zero in its place.
 struct Outlier {
@@ -3186,7 +3291,7 @@ struct Outlier {
   float value;
 };
 
-// The part of the metadata that is copied to shared memory with the block.
+// The part of the metadata that is copied to shared memory with the block. kTolerance explains which blocks are wide.
 struct alignas(16) BlockHead {
   float unscale;    // an element is (hi + lo * residual) * unscale
   float residual;   // 2^-11 if the block is wide, otherwise 1
@@ -3215,19 +3320,20 @@ struct Packed {
   uint32_t* wide_by_col;            // one mask per column of blocks
 };
 
-// The index of the packed matrix that a product of the batch reads.
+// Returns the index of the packed matrix that a product of the batch reads.
 DEVICE int find_matrix(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
-// The index of block (r, c), counted from the first block of its matrix.
+// Returns the index of block (r, c), counted from the first block of its matrix.
 DEVICE int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// The number of 32-bit words in the mask of a line (a row or a column) of blocks. The first word is not zero if a block
-// of the line has outliers. The following words have one bit per block, which is set if the block is wide.
+// Returns the number of 32-bit words in the mask of a line of blocks. A line is a row or a column of blocks. The first
+// word is not zero if a block of the line has outliers. The other words have one bit per block, which is set if the
+// block is wide.
 HOST_DEVICE int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 
-// The address of the mask of a line.
+// Returns the address of the mask of row `line` of blocks, or of column `line` if is_col is true.
 DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
                 : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
@@ -3235,8 +3341,8 @@ DEVICE uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line
 
 // ---- Packing: the way back to float32.
 
-// Undoes the scales of two blocks in the sums of their product, and adds the sums to the totals. If y_unscale is 0, the
-// block of Y does not exist: the sums may hold anything, and nothing is added.
+// Undoes the scales of two blocks in the sums of their product, and adds the sums to the totals. If the block of Y does
+// not exist, y_unscale is 0. Then the sums may hold anything, and nothing is added.
 DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* total) {
   const float scale = x_unscale * y_unscale;
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
@@ -3261,14 +3367,14 @@ struct Fp16x3Product {
   unsigned long long* progress;   // the launch's number and its Progress bits
   uint64_t launch;                // the launch's number
   Control* controls;              // one per product of the batch
-  int words;                      // 32-bit words, from `controls` on, that pack_blocks sets to zero
+  int words;                      // how many 32-bit words pack_blocks sets to zero, from `controls` on
   const Control* kept;            // the Controls of operands that an earlier launch packed, or null
   ClusterTiles tiles;
   TileQueue queue;
   int* finished_splits;           // one per 64 x 256 part of each C: how many splits have stored their sums
   int* next_fixup_tile;           // the counter of fixup_kernel's queue
   float* partial_sums;            // the sums of all splits but the last one of each tile
-  float* chain_sums;              // one part per CTA: the sums of earlier chains of its tile. null: C holds these sums
+  float* chain_sums;              // the sums of earlier chains, one part per warpgroup; null if C holds these sums
 };
 
 // ---- Packing: the blocks of an operand, found by line (row block of X, column block of Y) and k-block.
@@ -3282,7 +3388,7 @@ DEVICE bool has_block(const Fp16x3Product& args, Operand operand, int line, int 
   return line < num_line_blocks(args, operand) && is_in_range(operand == kX ? args.p.x_range : args.p.y_range, line, k);
 }
 
-// The index of that block, counted from the first block of its matrix.
+// Returns the index of an operand's block at this line and k-block, counted from the first block of its matrix.
 DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row, int line, int k) {
   const Packed& packed = operand == kX ? args.x : args.y;
   return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
@@ -3293,18 +3399,19 @@ DEVICE int find_block(const Fp16x3Product& args, Operand operand, bool k_is_row,
 
 constexpr int kPackers = 256;   // threads per CTA of pack_blocks
 
-// A scaled element is split into hi + lo. hi is the nearest float16, and lo is the float16 nearest to the remainder.
-// Together they hold 22 bits. float16 ends at 2^-24, so scaled elements below 2^-3 may lose bits. A block is wide if
-// hi + lo miss more than kTolerance of one of its elements. Its lo are stored at 2^11 times their value (Ootomo and
-// Yokota, 2022). An element is an outlier if its hi would be denormal, since tensor cores keep fewer bits of denormals.
-// The metadata holds the outlier, and the block holds a zero in its place (more: docs/kernel.md).
+// A scaled element is split into hi + lo. hi is the nearest float16, and lo is the float16 nearest to the remainder. hi
+// and lo together hold 22 bits. The smallest float16 is 2^-24, so scaled elements below 2^-3 may lose bits. A block is
+// wide if the relative error of hi + lo exceeds kTolerance for one of its elements. A wide block stores 2^11 * lo in
+// place of lo (Ootomo and Yokota, 2022). An element is an outlier if its hi would be denormal, since tensor cores keep
+// fewer bits of denormals. The metadata holds the outlier, and the block holds a zero in its place (more:
+// docs/kernel.md).
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 // 2^-14 - 2^-25: the least value that is rounded to 2^-14, the smallest normal float16.
 constexpr float kLeastNormal = 0x1.FFCp-15f;
 
 DEVICE bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
 
-// Whether hi + lo miss more than kTolerance of x. This includes outliers.
+// Whether the relative error of hi + lo exceeds kTolerance. The function also returns true for an outlier.
 DEVICE bool loses_bits(float x, float scale) {
   const float a = x * scale, residual = a - __half2float(__float2half_rn(a));
   return is_outlier(x, scale) || fabsf(residual - __half2float(__float2half_rn(residual))) > fabsf(a) * kTolerance;
@@ -3322,8 +3429,9 @@ DEVICE void split_two(float x, float y, float scale, float residual_scale, uint3
 
 // ---- Packing: scaling.
 
-// The exponent of a block's scale, which brings the largest magnitude into [32760, 65520). float16 ends at 65520.
-// `largest` has the bits of that magnitude. The exponent is at most 126, so that the inverse of the scale is normal.
+// Returns the exponent of a block's scale. The scale brings the largest magnitude into [32760, 65520), since float16
+// ends at 65520. `largest` has the bits of the largest magnitude. The exponent is at most 126, so that the inverse of
+// the scale is a normal number.
 DEVICE int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -3331,14 +3439,14 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 
 // ---- Packing: the kernel.
 
-// The state of a launch: the low bits of a word whose other bits are the launch's number. The word may hold anything at
-// first. pack_blocks sets kOutliers or kFallback if a product has outliers or falls back. tile_product sets
-// kPackingDone.
+// The flags for the state of a launch. They are the low bits of a word whose other bits are the launch's number. The
+// word may hold anything at first. pack_blocks sets kOutliers if a product has outliers, and kFallback if a product
+// falls back. tile_product sets kPackingDone.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
 
-// The Progress bits of this launch, for pack_blocks. The result is below kPackingDone once CTA 0, which starts before
-// all other CTAs, has reset the counters. Until then the word has the number of another launch. If a graph is launched
-// again, the word has this launch's number, but with kPackingDone.
+// Returns the Progress bits of this launch to pack_blocks. The result is below kPackingDone once CTA 0 has reset the
+// counters. Until then the word has the number of another launch, so the result is larger. A graph that is launched
+// again has the same number as before. There the old word still has kPackingDone, so the result is not below it.
 DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
 
 // Records the outliers of a block, or requests the fallback for its product. More than eight outliers per line of
@@ -3355,8 +3463,9 @@ DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fa
 """
 
 _CUDA_PACKING_KERNEL = r"""
-// Packs the operands, with one CTA per block. Once a product falls back, CTAs that have not begun do nothing. CTA 0
-// also resets the counters. A separate kernel for that took 1 us on the GPU and 4 us on the host.
+// Packs the operands, with one CTA per block. Once a product falls back, CTAs that have not begun skip its blocks. A
+// matrix that all products share is packed in any case. CTA 0 also resets the counters. A separate kernel for the reset
+// took 1 us on the GPU and 4 us on the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Fp16x3Product args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
@@ -3366,7 +3475,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   } scratch;
   // The number of quads per thread. A quad is four neighbouring columns of one row.
   constexpr int kQuads = kBlock * kBlock / kPackers / 4;
-  // About the number of blocks that an H200 packs at once. Their CTAs do not read the progress when they begin.
+  // About the number of blocks that an H200 packs at once. The CTAs of these blocks do not read the progress when they
+  // begin.
   constexpr int kFirstBlocks = 512;
   const int t = threadIdx.x;
   const bool is_x = blockIdx.x < args.x_blocks;
@@ -3395,13 +3505,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
                           (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
   cudaGridDependencySynchronize();   // the kernel ahead may write the source, or use this workspace
-  // If rows run along memory, the CTA reads 16 rows of 16 quads at a time. Otherwise each thread reads 4 x 4
-  // neighbouring elements, column by column.
+  // If the elements of a row are closer in memory than those of a column, the CTA reads 16 rows of 16 quads at a time.
+  // Otherwise each thread reads 4 x 4 neighbouring elements, column by column.
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
   auto quad_row = [&](int quad) { return first_row + quad * row_step; };
-  // Start all loads before any of them is awaited. A load that has no element reads the first one of the block instead.
-  // Such values are set to zero later.
+  // Start all loads before any of them is awaited. Where no element exists, the load reads the first element of the
+  // block instead. That value is set to zero later.
   const float* next_quad = source + first_row * row_stride + col * col_stride;
   const int64_t step = row_step * row_stride;
   float block[kQuads][4];
@@ -3444,9 +3554,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     if (t == 0) *args.progress = args.launch;
     __syncthreads();
   }
-  // This follows the reset, since tile_product takes tiles from its queue as soon as it starts.
+  // The trigger comes after the reset, since tile_product takes tiles from its queue as soon as it starts.
   cudaTriggerProgrammaticLaunchCompletion();
-  // Operands that an earlier launch packed have their outliers and fallbacks reported again.
+  // For operands that an earlier launch packed, outliers and fallbacks are reported again for this launch.
   if (blockIdx.x == 0 && args.kept)
     for (int u = t; u < args.p.batches; u += kPackers) report(args, u, args.kept[u].outliers, args.kept[u].fallback);
   // Wait for the loads, and set values to zero where no element exists
@@ -3461,9 +3571,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
         if (e >= existing) block[i][e] = 0.0f;
     }
   }
-  // Find the largest magnitude and the least one that is not zero, by their bits. The bits have the order of the
-  // magnitudes, with Inf and NaN above all numbers. `least` is the magnitude less 1, so that a zero wraps around to the
-  // greatest value.
+  // Find the largest magnitude and the least magnitude that is not zero. Both are compared by their bits, which have
+  // the order of the magnitudes, with Inf and NaN above all numbers. `least` holds the bits minus 1, so that a zero
+  // wraps around to the greatest value.
   uint32_t largest = 0, least = 0xFFFFFFFFu;
   UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
     const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
@@ -3523,20 +3633,20 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
-    // What follows writes words that CTA 0 resets, so it waits for CTA 0. CUDA promises no order of CTAs, but every GPU
-    // so far starts them in the order of their numbers. CTA 0 waits for no other CTA, so the wait ends. The stress
-    // build (tests/test_stress.py) delays CTA 0 to test this.
+    // The code below writes words that CTA 0 resets, so a CTA that writes them first waits for CTA 0. CUDA promises no
+    // order of CTAs, but every GPU so far starts CTAs in the order of their numbers. CTA 0 waits for no other CTA, so
+    // the wait ends. The stress build (tests/test_stress.py) delays CTA 0 to test this.
     if (wide || non_finite) {
       while (!is_reset && read_progress(args) >= kPackingDone) {}
       __threadfence();   // acquires the counters that CTA 0 reset before it published the progress
     }
-    for (int u = 0; u < 2 * wide; ++u) {   // the mask of the block's row, then of its column
+    for (int u = 0; u < 2 * wide; ++u) {   // sets a bit in the mask of the block's row, then in that of its column
       uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
       if (outliers) atomicOr(words, 1u);
     }
-    // A block that all products share is reported once for each product. That takes up to three atomics per product,
-    // but such blocks are rare.
+    // A block that all products share is reported once for each product. A report takes up to three atomics, but blocks
+    // that have to be reported are rare.
     if (non_finite || outliers)
       for (int product = has_own_matrix() ? matrix : 0; product < (has_own_matrix() ? matrix + 1 : args.p.batches);
            ++product)
@@ -3548,19 +3658,20 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 
 # ---- fp16x3: float32 accuracy from float16 tensor cores. ----
 #
-# Takes a Fp16x3Product with packed operands. Produces C, unless packing has requested the fallback. Tensor cores have
-# no float32, so they sum lo * hi, hi * lo and hi * hi of each k-block. They truncate what they add, so the CUDA cores
-# add the sums of each k-block to float32 totals. A picture and the course of one k-block are in docs/kernel.md.
+# Takes a Fp16x3Product with packed operands. Produces C, unless packing has requested the fallback. Tensor cores cannot
+# multiply float32, so they sum lo * hi, hi * lo and hi * hi of each k-block. Tensor cores truncate when they add, so
+# the CUDA cores add the sums of each k-block to float32 totals. A picture and the course of one k-block are in
+# docs/kernel.md.
 _CUDA_FP16X3 = r"""
 // ---- fp16x3: the flags of a k-block.
 
-// The flags by which the producer tells the consumers what to multiply. A chain is up to kChain k-blocks of a tile,
-// whose sums are added to the same totals. In the list, g is the warpgroup, c is the column block of the tile (0 to 3),
-// and h is the half of the tile's columns (0 or 1).
+// With these flags the producer describes a k-block to the consumers. A chain is up to kChain successive k-blocks of a
+// tile. Their sums are added to the same totals. In the list, g is the warpgroup, c is the column block of the tile (0
+// to 3), and h is the half of the tile's columns (0 or 1).
 enum KBlockFlag : int {
   kEndsTile = 1,           // the k-block is the last one of its tile
   kEndsChain = 2,          // the k-block is the last one of its chain
-  kHasPreviousChain = 4,   // the tile has had another chain before
+  kHasPreviousChain = 4,   // the k-block is not in the first chain of its tile
   kHasX = 8,               // kHasX << g: the block of X of warpgroup g exists
   kHasY = 32,              // kHasY << c: block c of Y exists
   kWideX = 512,            // kWideX << g: the block of X of warpgroup g is wide
@@ -3570,9 +3681,10 @@ enum KBlockFlag : int {
 
 // ---- fp16x3: the rows of a warpgroup.
 
-// The row block of a tile that a warpgroup computes: 0 and 3 in the first CTA, 1 and 2 in the second. At the end of k a
-// lower X has blocks only in its last rows. With this order both CTAs have work there. With row blocks 0 and 1 in the
-// first CTA, that CTA would wait for the second one: 1 % of the time at N = 4096 (H200, 2026-11-29).
+// Returns which row block of a tile a warpgroup computes: 0 and 3 in the first CTA, 1 and 2 in the second. At the end
+// of k a lower triangular X has blocks only in the last rows of the tile. With this order both CTAs still have
+// work there. If the first CTA had row blocks 0 and 1, it would wait for the second CTA. That wait took 1 % of the time
+// at N = 4096 (H200, 2026-11-29).
 DEVICE int row_block_in_tile(int rank, int group) { return group ? 3 - rank : rank; }
 
 // ---- fp16x3: split-K through memory.
@@ -3584,10 +3696,10 @@ DEVICE void store_sums(const float* sum, float4* slot, int64_t step) {
     *slot = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds the sums that `count` splits have stored, in the order of the splits. `count` is a reference, which takes no
-// register.
+// Adds the sums that `count` splits have stored, in the order of the splits. `count` is a reference, so that it takes
+// no register.
 DEVICE void add_sums(float* sum, const float4* slot, const int& count, int64_t step) {
-  // The sums of the tile's other three warpgroups lie between two splits
+  // Between the sums of two splits, `slot` skips the sums of the tile's other three warpgroups
   NO_UNROLL for (int number = 0; number < count; ++number, slot += (kTileEdge - kBlock) * kTileEdge / 4)
     UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all eight loads start before the first value is added
@@ -3607,7 +3719,7 @@ DEVICE void write_totals(const Product& p, int batch, int row, int col, const fl
   float* pointer = c_matrix<float>(p, batch) + row0 * p.c_row + col0 * p.c_col;
   const int below = p.c_lower ? row0 - col0 : 128;   // in row row0, C's diagonal is at column col0 + below
   const bool inside = row + 64 <= p.m && col + 128 <= p.n;
-  // The element at row row0 + 8 h and column col0 + 8 g + e: its total, or zero above the diagonal
+  // Returns the value of the element at row row0 + 8 h and column col0 + 8 g + e: its total, or zero above the diagonal
   auto sum = [&](int h, int g, int e) { return 8 * g + e <= below + 8 * h ? total[4 * g + 2 * h + e] : 0.0f; };
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(pointer) % 8 == 0) {
     UNROLL for (int h = 0; h < 2; ++h)
@@ -3615,7 +3727,7 @@ DEVICE void write_totals(const Product& p, int batch, int row, int col, const fl
         __stcs(reinterpret_cast<float2*>(pointer + 8 * h * p.c_row + 8 * g), make_float2(sum(h, g, 0), sum(h, g, 1)));
   } else {
     UNROLL for (int g = 0; g < 32; ++g) {   // one column at a time, with two of its rows
-      // Otherwise the compiler evaluates all conditions beforehand, in registers that the sums need
+      // Without this, the compiler evaluates all conditions beforehand, in registers that the sums need
       if (g % 8 == 0) make_opaque(col0);
       const int n = col0 + g / 2 * 8 + g % 2;
       if (row0 < p.m && n < p.n) __stcs(pointer, sum(0, g / 2, g % 2));
@@ -3625,15 +3737,16 @@ DEVICE void write_totals(const Product& p, int batch, int row, int col, const fl
   }
 }
 
-// Ends a chain. `flags` are the flags of its last k-block. The function adds the sums of the tile's earlier chains.
-// Then it stores the sums for the next chain, or it ends the tile. All splits of a tile but the last one store their
-// sums. The last split adds them in the order of the splits, so that results repeat, and writes C. The splits that it
-// waits for have all begun before it: see find_split.
+// Ends a chain. `flags` are the flags of the chain's last k-block. The function first adds the sums of the tile's
+// earlier chains. If the tile has another chain, the function stores the sums for it and returns. Otherwise, every
+// split of the tile but the last one stores its sums. The last split waits for the stored sums, adds them in the order
+// of the splits, and writes C. This fixed order makes results repeat. The wait ends, since the other splits have begun
+// before the last one: see find_split.
 template <bool kChains>
 DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int group, int flags,
                        float (&total)[2][64]) {
   const Product& p = args.p;
-  // The number of row blocks of a tile, and the number of sums of a warpgroup
+  // kLines is the number of row blocks of a tile. kWarpgroupSums is the number of sums of a warpgroup
   constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
   // line: the row block of C that the warpgroup computes
   const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);
@@ -3667,7 +3780,7 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
       }
       return;
     }
-    // Wait for the other splits. If the product falls back, some of them may have been skipped.
+    // Wait for the other splits. The wait also ends if the product falls back, since other splits may then be skipped.
     if (thread == 0) {
       while (load_relaxed(finished) != tile.splits - 1 && !load_relaxed(&args.controls[tile.batch].fallback))
         __nanosleep(32);
@@ -3687,7 +3800,7 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
 // has hi and lo of one block per warpgroup. A stage of Y has hi of two blocks and then lo of both, so that wgmma sees
 // 128 columns. Each of the two CTAs fetches one of these two blocks for both CTAs.
 //
-// kLo: three products are summed. Without kLo, for TF32, only hi * hi is computed, and stages have 16 KB.
+// With kLo three products are summed. Without kLo, for TF32, only hi * hi is computed, and a stage has 16 KB.
 // kMajorX, kMajorY: k_is_row for X and for Y.
 template <bool kMajorX, bool kMajorY, bool kLo>
 struct Fp16x3Policy {
@@ -3696,33 +3809,34 @@ struct Fp16x3Policy {
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = block_bytes(!kLo), kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kRequestAhead = 2;
-  // All splits come from the queue in their order. So the splits for which a last split waits have begun before it.
+  // All splits of a tile come from the queue in order. So the other splits have begun before the last one waits for
+  // them.
   static constexpr bool kQueuesFirstTile = true;
-  static constexpr bool kProducerRequestsTiles = false;   // run_policy_warps requests tiles, by the producer of X
+  static constexpr bool kProducerRequestsTiles = false;   // the X producer requests tiles: see run_policy_warps
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
     BlockHead head[kStages][2];
     int flags[kStages];     // KBlockFlag of a k-block, at the index of the stage that has the first half of its Y
 
-    // The producer has few registers, so it keeps the following here.
+    // The producer has few registers, so it keeps the following values in shared memory.
     uint32_t wide[4];       // which of 32 k-blocks are wide, as bits: for each warpgroup's X, then for each half of Y
     ClusterTile tile;
     int first_y;            // index of the first block of the tile's matrix of Y
   };
 
-  // Whether there are tiles to compute. If the batch has only one product, and it falls back, there are none. One
-  // thread also records that packing is done.
+  // Whether there are tiles to compute. There are none if the only product of the batch falls back. One thread also
+  // records that packing is done.
   static DEVICE bool has_work(const Product& args) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(args.progress, kPackingDone);
     return args.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
   }
-  // Whether a tile is skipped because its product falls back. Other tiles of that product may have been computed
-  // before. fixup_kernel computes all of them again.
+  // Whether a tile is skipped because its product falls back. fixup_kernel then computes all tiles of that product,
+  // even those that this kernel has already computed.
   static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) {
     return load_relaxed(args.progress) & kFallback && load_relaxed(&args.controls[tile.batch].fallback);
   }
-  // Puts what load needs to know of a tile into shared memory.
+  // Puts the data of a tile that `load` needs into shared memory. The return value is not used.
   static DEVICE int find_operands(const Product& args, Shared& shared, const ClusterTile& tile) {
     Memory& memory = shared.policy;
     memory.tile = tile;
@@ -3735,11 +3849,12 @@ struct Fp16x3Policy {
   static DEVICE void finish(const Product&, Shared&) {}
 
   // The X producer is a second producer thread. It copies the two blocks of X of each k-block and requests tiles. The
-  // first producer copies Y and finds the flags. One thread for both takes 0.5 to 2 % more time (H200, 2026-11-29).
+  // first producer copies Y and finds the flags. A single producer takes 0.5 to 2 % more time (H200, 2026-11-29).
   //
-  // Neither producer can fall behind the consumers, since they wait for the stages of both. Neither can be more than
-  // kDepth k-blocks ahead, since it waits for empty stages. So what fetch_next_tile says of one producer holds for
-  // both. No wait takes one phase for another of the same parity: docs/kernel.md, "The barriers", says why.
+  // No producer can fall behind the consumers, since the consumers wait for the stages of both producers. No producer
+  // can be more than kDepth k-blocks ahead, since each producer waits for empty stages. So the first reason in the
+  // comment of fetch_next_tile holds for both producers. No wait takes one phase for another phase of the same parity:
+  // docs/kernel.md, "The barriers", says why.
   static_assert(kStages >= 6, "a producer's waits for empty stages are too far apart");
   static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
     if (threadIdx.x / 32 != kProducerWarp + 2 || !elect_one_sync()) return;
@@ -3751,7 +3866,8 @@ struct Fp16x3Policy {
   static DEVICE int find_x(const Product& args, Shared&, const ClusterTile& tile) {
     return find_matrix(args.x, tile.batch) * args.x.blocks_each;
   }
-  // The X producer: copies the two blocks of X of a k-block, one for each warpgroup of this CTA.
+  // This is the `load` of the X producer. It copies the two blocks of X of a k-block, one for each warpgroup of its
+  // CTA.
   static DEVICE void load_x(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
                             const ClusterTile& tile, int rank, const KBlock& k_block, int first_x) {
     pipeline.advance();   // skips the stage with the first half of Y
@@ -3772,7 +3888,8 @@ struct Fp16x3Policy {
     pipeline.advance();   // skips the stage with the second half of Y
   }
 
-  // The first producer: copies this CTA's share of Y for a k-block to both CTAs, and writes the flags of the k-block.
+  // This is the `load` of the first producer. It copies this CTA's share of Y for a k-block to both CTAs, and writes
+  // the flags of the k-block.
   static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline, const ClusterTile&,
                           int rank, const KBlock& k_block, int) {
     Memory& memory = shared.policy;
@@ -3802,7 +3919,8 @@ struct Fp16x3Policy {
     const int stage_y = pipeline.stage;
     pipeline.advance();
     if (kLo && (k_block.jumps || k % 32 == 0)) {
-      // The mask of 32 blocks of a line, among them block k. It is zero if the operand has no such line.
+      // Returns the mask word of 32 blocks of a line, of which block k is one. If the operand has no such line, it
+      // returns zero.
       auto wide = [&](Operand operand, int line) {
         const Packed& packed = operand == kX ? args.x : args.y;
         const uint32_t* words =
@@ -3816,8 +3934,9 @@ struct Fp16x3Policy {
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
       flags |= (memory.wide[u] >> k % 32 & 1) * (kWideX << u) | (memory.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-    // The flags are written before the arrival, since consumers may read them after it. The arrival announces the bytes
-    // of both blocks of the first half of Y: the other CTA copies one of them to this CTA, too.
+    // The flags are written before the arrival, since consumers may read the flags after the arrival. The arrival
+    // announces the bytes of both blocks of the first half of Y. One of these blocks is copied to this CTA by the other
+    // CTA.
     memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kQueued) * kTileSeq;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
     pipeline.advance();   // skips the stage of X: see load_x
@@ -3833,14 +3952,15 @@ struct Fp16x3Policy {
 
   // The shared memory as a consumer sees it.
   struct View {
-    uint32_t base;   // the 32-bit address; the compiler would convert a pointer to it again at each use
+    uint32_t base;   // the 32-bit address; a pointer would be converted to this address again at each use
     int group;       // the warpgroup
 
-    // The head of a block in a stage: the block of a warpgroup in a stage of X, one of two blocks in a stage of Y.
+    // Returns the head of a block in a stage. In a stage of X, `block` is the warpgroup. In a stage of Y, `block` is 0
+    // or 1.
     DEVICE BlockHead head(int stage, int block) const {
       return load_shared<BlockHead>(base + offsetof(Shared, policy.head) + sizeof(BlockHead) * (2 * stage + block));
     }
-    // The descriptor of what lies `offset` bytes into a stage.
+    // Returns the descriptor of the operand that begins `offset` bytes into a stage.
     DEVICE uint64_t operand(int stage, int offset) const {
       return make_descriptor(base + offsetof(Shared, policy.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
@@ -3854,7 +3974,7 @@ struct Fp16x3Policy {
     }
     // Waits for the first half of Y and for X of the next k-block. Returns the flags of the k-block with the two
     // stages: the stage of Y in bits 17 to 20, the stage of X in bits 21 to 24. `compute` adds the stage of the second
-    // half of Y in bits 25 to 28. All of this shares one register, since the sums leave few registers.
+    // half of Y in bits 25 to 28. The flags and the stages share one register, since the sums leave few registers.
     DEVICE int next_k_block(PipelineState<kStages>& pipeline) const {
       const int y_stage = next_stage(pipeline);
       const int flags = load_shared<int>(base + offsetof(Shared, policy.flags) + 4 * y_stage);
@@ -3871,8 +3991,8 @@ struct Fp16x3Policy {
     }
   };
 
-  // Adds X Y of one half of the columns to `total`, and releases the stage of Y. Calls `meanwhile` once. If possible,
-  // the tensor cores are at work during that call.
+  // Adds X Y of one half of the columns to `total`, and releases the stage of Y. `k_block` is a result of next_k_block.
+  // The function calls `meanwhile` once, if possible while the tensor cores are at work.
   template <int kHalf, typename Meanwhile>
   static DEVICE void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
     const int x_stage = k_block >> 21 & 15, y_stage = k_block >> (17 + 8 * kHalf) & 15;
@@ -3893,7 +4013,8 @@ struct Fp16x3Policy {
       const BlockHead x_head = view.head(x_stage, view.group),
                       y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
-      // The products are lo * hi, hi * lo and hi * hi. The sums are brought to the scale of each product before it.
+      // The products are lo * hi, hi * lo and hi * hi. Before each product, the sums are brought to the scale of that
+      // product.
       NO_UNROLL for (int product = 0; product < 3; ++product) {
         UNROLL for (int u = 0; u < 64; ++u)
           sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
@@ -3923,8 +4044,8 @@ struct Fp16x3Policy {
     promote(sums + 32, x_unscale, second_unscale, total + 32);
   }
 
-  // Computes one tile. Its ClusterTile would occupy registers. So each chain reads it from shared memory when it ends,
-  // by the number in the flags.
+  // Computes one tile. A ClusterTile in registers would take registers that the sums need. So at the end of each chain
+  // the ClusterTile is read from shared memory. The flags hold the tile_seq that finds it there.
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile&, int& tile_seq,
                              PipelineState<kStages>& pipeline) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
@@ -3947,7 +4068,7 @@ struct Fp16x3Policy {
       write_sums<kLo>(args, shared.next[(k_block / kTileSeq % (2 * kQueued) + kQueued - 1) % kQueued], view.group,
                       k_block, total);
       TRACE(view.group, k_block & kEndsTile ? kTileWritten : kChainKept);
-      make_opaque(k_block);   // otherwise values that the compiler derives from it take more registers
+      make_opaque(k_block);   // without this, values that the compiler derives from k_block take more registers
     } while (kLo && !(k_block & kEndsTile));
     tile_seq = k_block / kTileSeq % (2 * kQueued);
   }
@@ -3955,7 +4076,7 @@ struct Fp16x3Policy {
 """
 
 _CUDA_FP16X3_TILES_LAUNCH = r"""
-// Launches the fp16x3 kernel with one or two products: all SMs, in clusters of two CTAs.
+// Launches the fp16x3 kernel with one or two products. It uses all SMs, in clusters of two CTAs.
 template <typename Policy, typename SecondPolicy = NoSecondProduct>
 static void launch_fp16x3_tiles(const Fp16x3Product& first, const typename SecondPolicy::Product& second,
                                 const Gpu& gpu) {
@@ -3982,17 +4103,18 @@ static void launch_fp16x3_gradients(const Fp16x3Product& dx, const Fp16x3Product
 # ---- Fix-up: outliers, and products that need the fallback. ----
 #
 # Takes a Fp16x3Product after the fp16x3 kernel has ended. Adds the terms of outliers to C. If a product falls back, the
-# mma kernel's code computes all of it here. The host does not wait to learn whether either is needed. So fixup_kernel
-# always runs, and it mostly has nothing to do.
+# mma kernel's code computes all of that product here. The host does not wait to learn whether there are outliers or
+# fallbacks. So fixup_kernel always runs, and it mostly has nothing to do.
 _CUDA_FIXUP = r"""
 // ---- Fix-up: outliers.
 
 // [begin outlier corrections]
 using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
 
-// Adds to a tile of C what the packed operands X' and Y' miss. R and S are the outliers of X and Y, so the product is
-// (X' + R)(Y' + S) = X' Y' + R Y + X' S. A single term may be less than half a last bit of C. So the terms of an
-// element are summed in float64, and the sum is added once. The order of the terms is fixed, so that results repeat.
+// Adds to a tile of C the terms that the packed operands X' and Y' miss. R and S are the outliers of X and Y, so the
+// product is (X' + R)(Y' + S) = X' Y' + R Y + X' S. A single term may be less than half a unit in the last place of C.
+// So the terms of an element are summed in float64, and the sum is added once. The order of the terms is fixed, so that
+// results repeat.
 [[maybe_unused]] static __device__ __noinline__ void correct_tile(const Fp16x3Product& args, int batch,
                                                                   const Tile& tile, Corrections& sums) {
   const Product& p = args.p;
@@ -4026,7 +4148,7 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
           const float other_value = other.data[line * other.line_stride + k * other.k_stride];
           const BlockHead& head =
               args.x.metadata[first_x_block + find_block(args, kX, k_is_row(kX, p), tile.i, k_block)].head;
-          // An outlier of X has met all of Y before, including this outlier of Y
+          // other_value is an outlier of X. R Y already has its product with this outlier of Y, so this term is skipped
           if (!is_x && is_outlier(other_value, 1.0f / head.unscale)) continue;
           const int m = is_x ? line_in_block : thread, n = is_x ? thread : line_in_block;   // within the tile
           if (!p.c_lower || col + n <= row + m)
@@ -4046,15 +4168,16 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
 
 // ---- Fix-up: the kernel.
 
-// Corrects the tiles that meet outliers, and computes the products that fall back. Mostly there is nothing to do, so
-// the launch has no more CTAs than the GPU holds at once. The fallback's tiles come from a queue. If the CTAs of a
-// cluster share k, each cluster has its own tiles instead.
+// Corrects the tiles that meet outliers, and computes the products that fall back. Mostly there is nothing to do. So a
+// launch without clusters has no more CTAs than the GPU holds at once, and its CTAs take the fallback's tiles from a
+// queue. In a launch with clusters, each cluster has its own tiles, and its CTAs share k.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     fixup_kernel(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan,
                  const __grid_constant__ Fp16x3Product args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  cudaTriggerProgrammaticLaunchCompletion();   // the next kernel may be the fixup_kernel of a second gradient
+  // The next kernel may start now. It may be the fixup_kernel of a second gradient
+  cudaTriggerProgrammaticLaunchCompletion();
   // If there is nothing to do, CTAs end early, to make room for the next kernel. The first cluster always waits, so
   // that this kernel ends after tile_product.
   if (blockIdx.x >= plan.cluster_size && load_relaxed(args.progress) == (args.launch | kPackingDone)) return;
@@ -4062,10 +4185,11 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   const uint64_t progress = *args.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "corrections are kept there");
-  // Correct the tiles that meet outliers. These are mostly few, so each thread first examines a tile of its own. If the
-  // only product of the batch falls back, no tile needs this.
+  // Correct the tiles that meet outliers. Such tiles are mostly few, so each thread first examines one tile, and the
+  // CTA then corrects the tiles that its threads have found. If the only product of the batch falls back, no tile is
+  // corrected.
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
-    __shared__ int count, tiles_to_correct[kTileThreads];   // the tiles that the threads have found
+    __shared__ int count, tiles_to_correct[kTileThreads];   // the numbers of the tiles that the threads have found
     const uint32_t batches = p.batches, numbers = plan.tile_order.count() * batches, step = gridDim.x;
     auto tile_of = [&](uint32_t number) { return plan.tile_order.find_tile(number / batches); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
@@ -4087,7 +4211,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     }
   }
   if (!(progress & kFallback)) return;
-  // The number of the plan's cluster that is computed next. The products of a batch take turns
+  // The number of the cluster of the plan whose work this CTA does next. Successive numbers go to the products in turns
   __shared__ int number;
   const bool queued = plan.cluster_size == 1;
   do {
@@ -4104,7 +4228,8 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 """
 
 _CUDA_FIXUP_LAUNCH = r"""
-// The fallback reads any strides. It copies single elements where 16 bytes cannot be copied at once.
+// Launches fixup_kernel. The fallback reads operands of any strides. It copies single elements where 16 bytes cannot be
+// copied at once.
 void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
   std::visit([&](auto x_k_major, auto y_k_major) {
     launch_tiles<fixup_kernel<x_k_major, y_k_major>, MmaMemory<float>>(args.p, kMmaBlockK<float>,
@@ -4115,8 +4240,9 @@ void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
 
 # ---- Symmetric results: the upper half of C, copied from the lower half. ----
 #
-# Takes a symmetric C with only its lower half computed. Produces the elements above the diagonal. The fp16x3 kernel
-# needs this, and the 16-bit kernel if an operand has a mask. The other kernels write each sum to both places.
+# Takes a symmetric C of which only the lower half is computed. Produces the elements above the diagonal. This step
+# follows the fp16x3 kernel, and the 16-bit kernel if an operand has a mask. In all other cases the kernel itself writes
+# each sum both below and above the diagonal.
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
@@ -4144,16 +4270,17 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 
 # ---- Inverse: 64 rows of the inverse of a triangular matrix at a time. ----
 #
-# Takes a lower triangular matrix, float32 or float64. Also takes the product of 64 of its rows, left of the diagonal
-# block, with the rows of the inverse that are known. Produces the next 64 rows of the inverse. The binding calls this
-# once per 64 rows. docs/kernel.md says why the diagonal block is solved for and not inverted.
+# Takes a lower triangular matrix X, float32 or float64, and a product of two matrices. The first is 64 rows of X, left
+# of the diagonal block. The second is the rows of the inverse that are known. Produces the next 64 rows of the inverse.
+# The binding calls launch_inverse once per 64 rows. docs/kernel.md says why these rows are solved for, and the diagonal
+# block is not inverted.
 _CUDA_INVERSE = r"""
 // ---- Inverse: rows of it, by substitution.
 
 // Computes 64 rows of C = X^-1, from row 64 * `row` on. The contiguous matrix `before` is the product of two matrices:
 // the same rows of X, left of the diagonal block, and the rows of C above. Each thread solves for one column of C by
-// forward substitution, four rows at a time. C becomes zero to the right of the diagonal block. unit: the diagonal of X
-// counts as 1 and is not read.
+// forward substitution, four rows at a time. C becomes zero to the right of the diagonal block. With `unit`, the
+// diagonal of X counts as 1 and is not read.
 template <typename T>
 __global__ void __launch_bounds__(kBlock)
     invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
@@ -4170,7 +4297,8 @@ __global__ void __launch_bounds__(kBlock)
   }
   before += int64_t(batch) * size * first + col;
   __syncthreads();
-  // The first row that has a term. The zeros above it must not be multiplied, since zero times Inf is NaN.
+  // `begin` is the first row of this column of C that may not be zero. The zeros above that row must not be multiplied,
+  // since zero times Inf is NaN.
   const int begin = diagonal ? j : 0;
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
@@ -4191,7 +4319,7 @@ __global__ void __launch_bounds__(kBlock)
         if (i + e >= begin) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
       sum[r] /= x[i + r][i + r];
     }
-    __syncthreads();   // all threads have read these rows
+    __syncthreads();   // all threads have read these rows of x, so they may be overwritten
     for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
     __syncthreads();
   }
@@ -4210,9 +4338,9 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 
 # ---- Launching: the fp16x3 kernels with their workspace, and products by any kernel. ----
 #
-# Takes a Product and the kernel that was chosen for it. For gradients it takes two Products, and the workspace of their
-# forward. Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The host
-# never waits for a kernel. So what pack_blocks finds out stays in the workspace, where the next kernels read it.
+# Takes a Product and the kernel that was chosen for it. For gradients it takes two Products, and the workspace of the
+# forward product. Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The
+# host never waits for a kernel. So pack_blocks leaves its findings in the workspace, where the next kernels read them.
 _CUDA_FP16X3_LAUNCH = r"""
 // [begin fp16x3 launches]
 // ---- fp16x3, launching: what is to be packed.
@@ -4239,16 +4367,17 @@ static Packed describe_packed(const Product& p, Operand operand) {
 
 // ---- fp16x3, launching: the workspace.
 
-// The device memory that fp16x3 products need besides operands and C, in one allocation. The order is: the word of
-// Progress, what pack_blocks resets (the Controls first), and everything else.
+// The device memory that fp16x3 products need besides operands and C, in one allocation. It begins with the word of
+// Progress. The words that pack_blocks resets follow, the Controls first. Everything else comes last.
 struct Workspace {
-  // The size of a workspace, modulo 128, is the version of this layout. A change of the layout needs another number.
-  // With it gradients refuse packed operands of another build of this file, without reading the device's memory.
+  // The size of a workspace, modulo 128, is the version of this layout. A change of the layout needs another version.
+  // By the size, launch_gradients refuses operands that another build of this file has packed. It need not read the
+  // device's memory for that.
   static constexpr int kLayoutVersion = 1;
   static_assert(kLayoutVersion > 0 && kLayoutVersion < 128, "sizes are multiples of 128 and this");
   Fp16x3Product product[2];   // one product, or both gradients
   int products;
-  int64_t bytes = 0;          // given out so far; in the end the size of the workspace
+  int64_t bytes = 0;          // how many bytes are in use so far; in the end, the size of the workspace
 
   // Lays out the workspace of product p. With dy, it is the workspace of two gradients, p = G Y^T and dy = X^T G. Then
   // only G is packed: X and Y are packed already, in the workspace of `kept`. base may be null if only the size
@@ -4264,7 +4393,7 @@ struct Workspace {
     if (dy || square) y.matrices = 0;   // nothing of Y is packed
     auto take = [&](auto*& pointer, int64_t count) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(static_cast<uint8_t*>(base) + bytes);
-      bytes += (count * int64_t(sizeof(*pointer)) + 7) / 8 * 8;   // a TileQueue's word needs 8 bytes
+      bytes += (count * int64_t(sizeof(*pointer)) + 7) / 8 * 8;   // a TileQueue's word has to be aligned to 8 bytes
     };
     take(first.progress, 1);
     if (bytes != kControlsOffset) check(cudaErrorUnknown);   // the binding reads the Controls at this offset
@@ -4282,7 +4411,7 @@ struct Workspace {
       const TileOrder& order = args.tiles.order;
       take(args.finished_splits, kTileEdge / kBlock * int64_t(order.rows) * order.cols * p.batches);
     }
-    // What pack_blocks resets ends here
+    // The words that pack_blocks resets end here
     first.words = (bytes - sizeof(*first.progress)) / sizeof(int);
     bytes = (bytes + 127) / 128 * 128;
     auto take_blocks = [&](Packed& to, int& blocks) {
@@ -4298,11 +4427,12 @@ struct Workspace {
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums per tile of a cluster
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 &&
                       reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether sums of chains need the workspace: C cannot hold them, or their tile has splits
+    // Whether the sums of chains need the workspace, because C cannot hold them or because their tile has splits
+    bool chains = false;
     for (int group = 0; group < tiles.groups() && !p.allow_tf32; ++group)
       chains |= ceil_div(tiles.order.length(group), tiles.splits_in_group(group)) > kChain &&
                 !(in_c && tiles.splits_in_group(group) == 1);
-    if (chains) take(first.chain_sums, clusters * kTile);   // the clusters of both gradients share it
+    if (chains) take(first.chain_sums, clusters * kTile);   // `clusters` counts the clusters of both gradients
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
       take(args.partial_sums, p.batches * tiles.partial_slots * kTile);
@@ -4334,7 +4464,7 @@ GradientsLauncher launch_gradients_tf32, launch_gradients_float32;
 // for each.
 static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
                           const Fp16x3Product* kept = nullptr) {
-  const int clusters = gpu.sms / 2;   // launch_fp16x3_tiles launches as many clusters of two CTAs
+  const int clusters = gpu.sms / 2;   // launch_fp16x3_tiles launches this many clusters of two CTAs
   Workspace workspace(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
   Fp16x3Product &first = workspace.product[0], &second = workspace.product[1];
   first.launch = second.launch = launch_number();
@@ -4359,9 +4489,9 @@ Launcher launch_mma_float32, launch_mma_float64, launch_mma_float16, launch_mma_
 
 // Launches a product, and `mirror` if the kernel stores only the lower half of a symmetric C.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
-  // In the order of ElementType
+  // The elements stand in the order of ElementType
   Launcher* const mma[] = {launch_mma_float32, launch_mma_float64, launch_mma_float16, launch_mma_bfloat16};
-  // In the order of Kernel
+  // The elements stand in the order of Kernel
   Launcher* const launchers[] = {launch_exact, launch_split_tf32, launch_sixteen_bit, mma[p.type]};
   kernel == kFp16x3Kernel ? launch_fp16x3(p, gpu) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kFp16x3Kernel || (kernel == kSixteenBitKernel && !is_stored_twice(p)))) {
