@@ -1,18 +1,21 @@
-"""Time and error of model_new.py beside the references of reference_model.py, and the record that the documents' tables are made from.
+"""Measures time and error of model_new.py and of the references in reference_model.py. Writes the records for the documents' tables.
 
-    python benchmarks/benchmark.py                       every suite that this machine is for
-    python benchmarks/benchmark.py --suite forward host  some of them; then tables.py and figures.py write documents and figures
+    python benchmarks/benchmark.py                       the default suites of this machine
+    python benchmarks/benchmark.py --suite forward host  these suites alone
 
-These suites run on a CUDA GPU by default: `forward`, `problems`, `backward`, `batch` and `mma`, whose cases are rows of measure_products,
-and `family`, `host`, `determinism` and `build`. (`mma` measures the kernel that every GPU from Ampere on has, in a process with
-TRIL_MATMUL_PATH=mma.) Other suites run only if they are named. `registers` needs no GPU. `cpu` and `nan` run on the CPU, and `cpu` is the
-default where there is no GPU. The docstring of each suite says what it measures.
+Afterwards tables.py makes the documents' tables from the records, and figures.py draws the figures.
+
+By default these suites run on a CUDA GPU: `forward`, `problems`, `backward`, `batch`, `mma`, `family`, `host`, `determinism` and `build`.
+The cases of the first five are listed in measure_products. `mma` measures the kernel that runs on every GPU from Ampere on. It runs in a
+process with TRIL_MATMUL_PATH=mma. Other suites run only if they are named. `registers` needs no GPU. `cpu` and `nan` run on the CPU, and
+`cpu` is the default where there is no GPU. The docstring of each suite says what it measures.
 
 GPU time is the time between events around one call. Before each call 256 MB are written, so that the L2 holds none of the input. The GPU
-waits until the host has launched everything, so that host time does not count. All sides take turns, so that they see the same clocks;
-torch.utils.benchmark and triton.testing would time one function after the other. A row that other processes disturb is measured again, at
-most twice. Errors are relative to float64; large results are compared in random rows and columns. A row whose result is wrong is a failure.
-docs/results.md has the rest. Exit status: 0, or 1 if anything failed, or 2 for bad arguments.
+waits until the host has launched everything, so that host time does not count. All sides of a row (the reference, ours and others) take
+turns, so that they run at the same GPU clocks. torch.utils.benchmark and triton.testing would time one function after the other. A row
+that other processes disturb is measured again, at most twice. Errors are relative to the float64 result. Large results are compared in
+random rows and columns. A row whose result is wrong is a failure. docs/results.md has the rest. Exit status: 0, or 1 if anything failed,
+or 2 for bad arguments.
 """
 
 import argparse
@@ -45,23 +48,29 @@ sys.path.insert(0, str(ROOT))  # check.py lies there
 import check  # noqa: E402
 from judge import measures  # noqa: E402
 
-FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far; KernelBench writes as much
+# These bytes are written before each call to empty the L2. They are several times the L2 of any GPU so far. KernelBench writes as many.
+FLUSH_BYTES = 256 << 20
 MIN_TRIALS = 5
-MOST_ATTEMPTS = 3  # per row, while times vary so much that other processes must have used the machine
-ROW_SECONDS = 1.0  # to measure one row; large sizes get fewer trials
-WARM_SECONDS = 0.1  # of calls before a row, since an idle GPU runs at a fraction of its clock
-FULL_ERROR_EDGE = 8192  # the largest side of a result that is compared in every element
-SAMPLED_LINES = 256  # rows and columns that are compared of larger results
+# A row is measured at most this often. It is repeated while its times vary so much that other processes must have used the machine.
+MOST_ATTEMPTS = 3
+ROW_SECONDS = 1.0  # about how long the trials of one row may take; rows of large sizes therefore get fewer trials
+WARM_SECONDS = 0.1  # calls run for this long before a row is measured, because an idle GPU runs at a fraction of its clock
+FULL_ERROR_EDGE = 8192  # the longest side up to which a result is compared in every element
+SAMPLED_LINES = 256  # the number of random rows, and of random columns, in which a larger result is compared
 
 HALF_SIZES = (64, 256, 512, 1000, 1024, 2048, 3000, 4096, 8192)
-CHECKS = [(problem, "float32", "auto") for problem in ("lower", "upper", "transposed_a")]  # dtype, TRIL_MATMUL_PATH, options
+# The runs of check.py in the suite `check`: (problem, dtype, TRIL_MATMUL_PATH, further options of check.py)
+CHECKS = [(problem, "float32", "auto") for problem in ("lower", "upper", "transposed_a")]
 CHECKS += [("lower", "float32", "auto", "--tf32"), ("lower", "float16", "auto"), ("lower", "float32", "mma")]
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
-HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # names of distributions in check.py
-DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))  # N of a product whose columns are spread; a batch, and its N
+HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # names of distributions in judge/measures.py
+# The runs of examples/distributed.py: (N of the product whose columns are spread over the GPUs, products in the batch, N of the batch)
+DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-HOST_CALLS = 100  # in a row, without waiting for the GPU; few enough that the queue of launches never fills
+# The host makes this many calls in a row without waiting for the GPU. They are few enough that the queue of launches never fills, so the
+# host never has to wait for room in it.
+HOST_CALLS = 100
 WARM_IMPORTS = 3
 positive = check.number(int, 1, 10**9)
 
@@ -71,11 +80,12 @@ positive = check.number(int, 1, 10**9)
 
 @torch.no_grad()
 def product_errors(X, Y, results, keep=None):
-    """[(normwise error, worst componentwise error)] of several results for the product X @ Y, and a phrase that says which elements were
-    compared. `keep` selects the part of the product that exists. An error where the bound is zero counts as infinite; a NaN stays one.
+    """Returns [(normwise error, worst componentwise error)], with one pair for each of the results, and a phrase that says which elements
+    were compared. The results are of the product X @ Y. `keep` selects the part of the product that exists. An error where |X| |Y| is zero
+    counts as infinite. An error of NaN stays NaN.
 
-    X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64. If Y is None, the results are inverses
-    of X, which is lower triangular.
+    X is (..., M, K) and Y is (..., K, N). They are float32, float16, bfloat16 or, without leading dimensions, float64. If Y is None, the
+    results are inverses of X, which is lower triangular.
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if keep is None and Y is not None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
@@ -93,13 +103,14 @@ def product_errors(X, Y, results, keep=None):
 
 
 def error_limit(dtype, terms, reference_worst, tf32=False):
-    """The componentwise error that a result may have: what check.py allows, plus the rounding of a 16-bit result."""
+    """Returns the largest componentwise error that a result may have. It is the judge's bound, or twice the reference's error if that is
+    larger, plus the rounding of a 16-bit result."""
     rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
     return max(measures.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
 class Bench:
-    """What the suites share: the files under test, the device, the clock, the arguments."""
+    """Holds what the suites share: the files under test, the device, the clock and the arguments."""
 
     def __init__(self, device, solution=ROOT / "model_new.py", trials=30, seed=0, sizes=None):
         self.device, self.solution_file, self.trials, self.seed, self.sizes = device, Path(solution), trials, seed, sizes
@@ -113,18 +124,19 @@ class Bench:
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
     def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
-        """A and B as check.py draws them. Triangular matrices hold zeros outside their triangle, because the reference reads them whole."""
+        """Returns A and B, drawn as check.py draws them. Triangular matrices hold zeros outside their triangle, because the reference reads
+        whole matrices."""
         draw = measures.Draw(self.seed, inputs, torch.device(self.device))
         return [measures.PROBLEMS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
     def sides(self, *operands, problem="lower"):
-        """{side: a call without arguments} for the reference and for ours, with these operands."""
+        """Returns {"reference": call, "ours": call}. Each call takes no arguments and multiplies these operands."""
         prefix = measures.PROBLEMS[problem].prefix
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
     def others(self, prepare, *operands):
-        """{name: a call} for the other ways to compute the product of these operands, and {name: why not} for unavailable ones."""
+        """Returns {name: call} for other ways to compute the product of these operands, and {name: reason} for unavailable ways."""
         calls, skipped = {}, {}
         for name, prepared in prepare.items():
             try:
@@ -134,12 +146,12 @@ class Bench:
         return calls, skipped
 
     def path_of(self, A, B, problem="lower"):
-        """What the solution's own `explain` says of this product, its path above all."""
+        """Returns what the solution's own `explain` says of this product: a dict with its path. On a CPU the path is "cpu"."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
 
     def alternate(self, calls):
-        """Times the named calls in turn. If other processes disturbed one of them, all are timed again, at most twice. Returns the spread
-        of each call by its name, and the number of trials and of attempts."""
+        """Times the named calls in turn. If other processes disturbed one call, all calls are timed again, at most twice. Returns a dict
+        with the spread of each call's times, under the call's name, and with the numbers of trials and of attempts."""
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else measures.Moment
 
         def rounds(number, ahead=0.0):
@@ -147,7 +159,7 @@ class Bench:
             if ahead and self.on_gpu:
                 torch.cuda._sleep(
                     int(2e9 * ahead)
-                )  # cycles, in which the host gets ahead: a GPU that waits for the host would count the host's time
+                )  # the GPU sleeps for these cycles, and the host launches ahead: otherwise events would include the host's time
             asked = time.perf_counter()
             for name, start, end in marks:
                 self._flushed.fill_(1)  # so that the L2 holds none of the input
@@ -158,7 +170,9 @@ class Bench:
             self.synchronize()
             return marks, asked
 
-        rounds(1)  # loads kernels, lets cuBLAS choose its algorithm, and fills the allocator's cache; a process's first event takes longer
+        # This round does not count. It loads kernels, lets cuBLAS choose its algorithm and fills the allocator's cache. A process's first
+        # event also takes longer than later events.
+        rounds(1)
         start = time.perf_counter()
         _, asked = rounds(1)
         trials = max(MIN_TRIALS, min(self.trials, int(ROW_SECONDS / (time.perf_counter() - start))))
@@ -183,9 +197,10 @@ def load(path):
 
 
 def environment(bench, commit=None):
-    """What a record says of the machine, the versions and the files. The commit is the checkout's, with a note if files that decide the
-    numbers differ from it."""
-    gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)  # ask: a command's output, or None
+    """Returns the entries of a record that describe the machine, the versions and the files. The commit is that of the checkout. A note
+    follows it if a file that decides the numbers has uncommitted changes."""
+    # ask(command) returns the command's output, or None.
+    gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)
     git = f"git -C {shlex.quote(str(ROOT))}"
     found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
     changed = ask(f"{git} status --porcelain -- model_new.py reference_model.py check.py judge 'benchmarks/*.py'")
@@ -205,7 +220,8 @@ def environment(bench, commit=None):
 
 
 class Record:
-    """The rows of one suite. Each is printed and written when it is measured, so that a run that is cut off leaves its rows."""
+    """Holds the rows of one suite. Each row is printed and written to the file as soon as it is measured. An interrupted run therefore
+    leaves the rows that it has measured."""
 
     NOT_PRINTED = {"group", "tf32", "fallback", "compared", "trials", "useful_flop", "within_contract"}
 
@@ -215,11 +231,12 @@ class Record:
 
     @contextlib.contextmanager
     def row(self, label):
-        """A context that measures one row. An exception costs only this row. It yields a function that reports another failure."""
+        """A context in which one row is measured. An exception fails only this row, and the run goes on. The context yields a function
+        fail(message), which reports any other failure of the row."""
         try:
             yield lambda message: self.fail(f"{label}: {message}")
         except Exception as error:
-            traceback.print_exc(limit=-4)  # the innermost calls
+            traceback.print_exc(limit=-4)  # only the four innermost calls
             self.fail(f"{label}: {type(error).__name__}: {error}")
 
     def fail(self, message):
@@ -241,7 +258,7 @@ class Record:
         row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
         row |= {} if limit is None else {"within_contract": worst <= limit}
         self.add(row)
-        if not row.get("within_contract", True):  # a NaN is not within it either
+        if not row.get("within_contract", True):  # an error of NaN fails here, too
             fail(f"worst error {worst:.2e}, but at most {limit:.2e} may be")
 
     def write(self):
@@ -258,7 +275,8 @@ def earlier_rows(path, described):
 
 
 def printed(value):
-    """A row's value as it is printed. A side becomes '2728.1 (2720.0 to 2741.3) us', with its normwise and worst errors."""
+    """Returns a row's value as text. The text of a side is, for example, '2728.1 (2720.0 to 2741.3) us 1.2e-07 3.0e-07': the median, the
+    10th and 90th percentile, the normwise error and the worst error."""
     if isinstance(value, dict) and "median_us" in value:
         value = {name: each for name, each in value.items() if isinstance(each, float)}
         median, low, high, _, *errors = value.values()
@@ -270,15 +288,15 @@ def printed(value):
 
 
 def measure(bench, record, group, problem, dims, dtype, inputs):
-    """Measures one row: a problem forward or, as in `lower, dA, dB`, with both gradients. dims is (N,), (batch, N), or (K, M, N) for
-    A.T @ B."""
+    """Measures one row. If `problem` is a name such as `lower`, the product is measured. If it is a name such as `lower, dA, dB`, the
+    product and both gradients are measured together. dims is (N,), (batch, N), or (K, M, N) for A.T @ B."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
     *shapes, (*_, M, N) = measures.PROBLEMS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
     row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
     row |= {"N": N, "dtype": dtype, "inputs": inputs, "tf32": group == "tf32"}
     label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
-    rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # for both sides
+    rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # applies to all sides
     with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), rounding:
         A, B = bench.inputs(kind, *shapes, dtype, inputs)
         calls = bench.sides(A, B, problem=kind)
@@ -287,13 +305,13 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             raise RuntimeError(f"the {forced} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
         if group == "peers":
-            del row["tf32"]  # which is the name of a side here
+            del row["tf32"]  # in this group `tf32` is the name of a side
             others, row["skipped"] = bench.others(bench.peers.PEERS, A, B)
             calls |= others
         multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
         row["useful_flop"] = 2 * batch * multiply_adds * (3 if gradients else 1)  # the operations that the mathematics needs
         if gradients:
-            G = torch.rand(A.shape, device=bench.device).to(dtype)  # also above the diagonal, where neither side may use it
+            G = torch.rand(A.shape, device=bench.device).to(dtype)  # G is not zero above the diagonal, where no side may use it
             A.requires_grad_(), B.requires_grad_()
             calls = {side: lambda call=call: torch.autograd.grad(call(), (A, B), G) for side, call in calls.items()}
             (dA, dB), low = zip(*(call() for call in calls.values()), strict=True), G.tril()
@@ -304,7 +322,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             errors, row["compared"] = product_errors(*measures.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
-            # Some sides are less exact than ours: TF32 rounds operands to 11 bits, and `blocked` rounds a 16-bit result once per block.
+            # Some sides have wider limits than ours: TF32 rounds operands to 11 bits, and `blocked` rounds a 16-bit result once per block.
             less = measures.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
             for side, (_, worst) in zip(calls, errors, strict=True):
                 if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
@@ -313,13 +331,13 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
 
 
 def measure_products(suite, bench, record):
-    """The suites whose rows are products. `mma` needs TRIL_MATMUL_PATH=mma before the file is imported, see main. `peers` compares with
-    what a user could pick instead, and times a row only if every side's result is right."""
+    """Runs a suite whose rows are products. `mma` needs TRIL_MATMUL_PATH=mma before model_new.py is imported (see main). `peers` compares
+    ours with what a user could pick instead. It times a row only if every side's result is right."""
     if suite == "peers" and bench.peers.triton is not None:
         record.content["versions"]["triton"] = bench.peers.triton.__version__
     half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
     own, special, alone, transposed = bench.sizes, [bench.special], bench.sizes is None, {"problem": ["transposed_a"]}
-    for name, group, sizes, other in (  # a size is N, or dims as measure() takes them
+    for name, group, sizes, other in (  # (suite, group, sizes, what else varies); a size is N, or the dims of measure()
         ("forward", "sizes", own or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
         ("forward", "hard", special, {"inputs": HARD_INPUTS}),
         ("forward", "dtypes", special, {"dtype": ["float64"]}),
@@ -350,19 +368,21 @@ def measure_products(suite, bench, record):
 
 
 def suite_family(bench, record):
-    """The other products of triangular and symmetric matrices, and the inverse, beside what users of PyTorch write today."""
+    """Measures the other products of triangular and symmetric matrices, and the inverse. The reference is what users of PyTorch write
+    today."""
     draw, half, alone = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
     ours, cublas = bench.solution, bench.peers
-    family = {  # what: (number of drawn matrices, the X and Y that are multiplied (without Y, X is inverted), our function)
+    # what: (number of drawn matrices, a function of these that returns X and Y, our function). If Y is None, X is inverted.
+    family = {
         "X X^T": (1, lambda A: (A, A.mT), ours.gram),
         "L X": (2, lambda A, B: (A.tril(), B), ours.triangular_matmul),
         "L L^T": (1, lambda A: ((L := A.tril()), L.mT), functools.partial(ours.gram, structure="lower")),
         "L U": (2, lambda A, B: (A.tril(), B.triu()), ours.lu_matmul),
         "L^-1": (1, lambda A: (A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device), None), ours.triangular_inverse),
     }
-    for what, shapes, dtypes, further in (  # further: {side: a function of X and Y that makes its call}
+    for what, shapes, dtypes, further in (  # further: {side: a function of X and Y that returns the side's call}
         ("X X^T", squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"], {"cublas": lambda X, Y: cublas.ssyrk(X)}),
         ("L X", squares, half, {"cublas": cublas.strmm}),
         ("L X", small[:2] * alone, half[:1], {"copy": lambda X, Y: Y.clone}),
@@ -383,7 +403,7 @@ def suite_family(bench, record):
                 calls = {"reference": today, "ours": functools.partial(function, *drawn)}
                 calls |= bench.others(further, X, Y)[0]
                 results = {side: call() for side, call in calls.items() if side != "copy"}
-                if what == "X X^T" and "cublas" in results:  # cuBLAS writes one half
+                if what == "X X^T" and "cublas" in results:  # cuBLAS writes only the lower half
                     results["cublas"] += results["cublas"].tril(-1).mT
                 errors, row["compared"] = product_errors(X, Y, results.values())
                 limit = error_limit(X.dtype, 1 if Y is None else X.shape[-1], errors[0][1])
@@ -391,11 +411,13 @@ def suite_family(bench, record):
 
 
 def suite_limits(bench, record):
-    """The parts of a product beside the whole, in turn.
+    """Times the parts of a product and the whole product in turn.
 
-    Float32 accuracy takes three float16 products of N^3 / 6 multiply-adds each. A product of N x N/2 by N/2 x N has as many. Both
-    operands, two triangles of float32, are N x N elements that are read and, as pairs of float16, written. C is N x N elements that are
-    written. None of these parts knows of triangles, so that none loses time at diagonals.
+    Float32 accuracy takes three float16 products of N^3 / 6 multiply-adds each, together N^3 / 2. A dense float16 product of N x N/2 by
+    N/2 x N has N^3 / 2 multiply-adds, too, and stands for the three. The two operands are triangles, which have about N x N float32
+    elements together. Packing reads them and writes them as pairs of float16, so a copy of N x N float32 elements stands for packing.
+    `write` fills N x N elements, as many as C has. `launch` fills a single element. No part has to handle triangles, so that no part
+    loses time at diagonals.
     """
     for N in bench.sizes or (1024, 2048, 4096, 8192):
         with record.row(f"limits {N}"):
@@ -410,8 +432,8 @@ def suite_limits(bench, record):
 
 
 def suite_infinite(bench, record):
-    """Measures what one Inf costs, depending on its place, and what operands cost that are NaN everywhere. These calls take turns with the
-    reference and with finite operands."""
+    """Measures the time of a product with one Inf, at several places, and of a product whose operands are all NaN. These calls take turns
+    with the reference and with our product of finite operands."""
     N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
     for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
@@ -431,18 +453,19 @@ def suite_infinite(bench, record):
 
 
 SPECIAL_PLACES = {"one": (-1, 0), "row": (-1, slice(None)), "column": (slice(None), 0), "all": (slice(None), slice(None))}
-SPECIAL_SHAPES = ((256,), (1024,), (2048,), (4096,), (64, 64), (64, 256), (8, 512))  # N, or a batch and its N
-SPECIAL_LARGEST = 2048  # N up to which all functions are measured; beyond, a row takes minutes
-SPECIAL_SECONDS = 3.0  # of measuring, for one row
-SPECIAL_ROUNDS = 3  # at least
+SPECIAL_SHAPES = ((256,), (1024,), (2048,), (4096,), (64, 64), (64, 256), (8, 512))  # (N,) or (batch, N)
+SPECIAL_LARGEST = 2048  # the largest N at which all functions are measured; a row of a larger N may take minutes
+SPECIAL_SECONDS = 3.0  # no new round of a row begins after this time
+SPECIAL_ROUNDS = 3  # the smallest number of rounds of a row, whatever time they take
 
 
 def suite_nan(bench, record):
     """Measures what NaN and Inf cost on a CPU, depending on their place.
 
-    A row has the least time of a call with finite operands. For each value and place it has the ratio of the least times
-    with that value and with finite operands. All calls take turns on one thread, which other processes disturb least. In a
-    batch only the first matrix has NaN or Inf. With the place "batch", all elements of all matrices are NaN or Inf."""
+    A row has the shortest time of a call with finite operands. For each value (NaN or Inf) and each place it also has a
+    ratio: the shortest time with this value at this place, divided by the shortest time with finite operands. All calls
+    take turns on one thread, because other processes disturb a single thread least. In a batch only the first matrix has
+    NaN or Inf. The place "batch" is an exception: all elements of all matrices are NaN or Inf."""
     solution, grad = bench.solution, torch.autograd.grad
 
     def gradients(A, B, G):
@@ -460,7 +483,7 @@ def suite_nan(bench, record):
         "triangular_inverse": (solution.triangular_inverse, 1, 0),
     }
     shapes = SPECIAL_SHAPES
-    if bench.sizes:  # the shapes of these sizes, or matrices of sizes that no shape has
+    if bench.sizes:  # the shapes with these sizes or, if no shape has one of them, single matrices of these sizes
         shapes = [shape for shape in SPECIAL_SHAPES if shape[-1] in bench.sizes] or [(N,) for N in bench.sizes]
     for shape, (function, (call, count, operand)) in itertools.product(shapes, functions.items()):
         if shape[-1] > SPECIAL_LARGEST and function not in ("tril_matmul, in A", "triangular_inverse"):
@@ -495,7 +518,7 @@ def suite_nan(bench, record):
 
 
 def suite_host(bench, record):
-    """Host time per call, over many calls in a row that do not wait for the GPU."""
+    """Measures the host's time per call, as the mean of many calls in a row that do not wait for the GPU."""
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
     functions["tril_matmul"] = bench.solution.tril_matmul
     A, B = bench.inputs("lower", (64, 64), (64, 64))
@@ -510,7 +533,7 @@ def suite_host(bench, record):
                 times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
-            row |= {name: measures.spread(mine[2:]) for name, mine in times.items()}  # the first two calls warm up
+            row |= {name: measures.spread(mine[2:]) for name, mine in times.items()}  # the first two measurements warm up
             record.add({**row, "ours_minus_matmul_us": row["tril_matmul"]["median_us"] - row["torch.matmul"]["median_us"]})
 
 
@@ -528,7 +551,8 @@ def suite_determinism(bench, record):
                 fail(f"{different} of {runs} runs differ from the first")
 
 
-# Runs in a process of its own, because a process imports a file once. `import_s` includes the start of CUDA, as a user's import does.
+# This script runs each of its arguments as code and prints the seconds that it took. It runs in a new process each time, because a process
+# imports a file only once. The step `import_s` includes the start of CUDA, as a user's import does.
 STEPS_PROBE = """
 import sys, time
 for step in sys.argv[1:]:
@@ -539,7 +563,7 @@ for step in sys.argv[1:]:
 
 
 def run(*command, seconds=300, accepted=(0,), **environment):
-    """The result of subprocess.run for a command. Raises RuntimeError if the exit status is not one of the accepted ones."""
+    """Runs a command and returns the result of subprocess.run. Raises RuntimeError if the exit status is not one of `accepted`."""
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds)
     if done.returncode not in accepted:
         raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
@@ -547,7 +571,8 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 
 def suite_build(bench, record):
-    """Seconds that an import and a first call take: cold, when the kernels are compiled, and warm."""
+    """Measures the seconds of an import and of a first call. In the cold state the import compiles the kernels. In the warm state it finds
+    them compiled."""
     file = bench.solution_file.resolve()
     steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
     steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
@@ -560,7 +585,7 @@ def suite_build(bench, record):
 
 
 def suite_check(bench, record):
-    """The verdicts and times of check.py, which runs in processes of its own."""
+    """Records the verdicts and times of check.py. Each run of check.py is a separate process."""
     always = [sys.executable, str(ROOT / "check.py"), "--solution", str(bench.solution_file), "--device", bench.device, "--batches"]
     always += ["--size", str(max(bench.sizes))] if bench.sizes else []
     for problem, dtype, path, *more in CHECKS:
@@ -574,7 +599,7 @@ def suite_check(bench, record):
 
 
 def suite_devices(bench, record):
-    """The rows of examples/distributed.py on two GPUs. It computes with the model_new.py of this repository."""
+    """Records the rows of examples/distributed.py on two GPUs. That script always uses this repository's model_new.py, not --solution."""
     for size, *batch in DEVICE_RUNS:
         with record.row(f"devices, {size}"), tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(ROOT / "examples" / "distributed.py")]
@@ -584,7 +609,7 @@ def suite_devices(bench, record):
 
 
 def find_nvcc():
-    """The compiler's path, or None."""
+    """Returns the path of nvcc, or None."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(f"{home}/bin" for home in homes if home))
 
@@ -595,7 +620,7 @@ def nvcc_version():
 
 
 def ptxas_report(sources, flags, architecture):
-    """What ptxas reports when the CUDA source is compiled for one architecture. Raises RuntimeError if nvcc fails."""
+    """Compiles the CUDA source for one architecture and returns what ptxas reports. Raises RuntimeError if nvcc is missing or fails."""
     if find_nvcc() is None:
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
@@ -606,7 +631,8 @@ def ptxas_report(sources, flags, architecture):
 
 
 def kernels_of(report):
-    """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] from ptxas's report. A kernel includes the functions that it calls."""
+    """Returns [{kernel (mangled), registers, stack_bytes, spilled_bytes}], read from ptxas's report. spilled_bytes is the sum over a kernel
+    and the functions that it calls, and stack_bytes is the largest frame among them."""
     found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
         stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
@@ -616,12 +642,12 @@ def kernels_of(report):
 
 
 def serialized(report):
-    """The lines in which ptxas reports that it serializes wgmma instructions, so that each waits for the one before."""
+    """Returns the lines in which ptxas reports that it serializes wgmma instructions. Each instruction then waits for the one before."""
     return [line for line in report.splitlines() if "wgmma" in line and "serialized" in line]
 
 
 def suite_registers(bench, record):
-    """Registers, stack and spills of every kernel, as ptxas reports them. Needs nvcc, and no GPU."""
+    """Records the registers, stack and spills of every kernel, as ptxas reports them. This suite needs nvcc, but no GPU."""
     record.content["versions"]["nvcc"] = nvcc_version()
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}") as fail:
@@ -646,13 +672,13 @@ PROFILED_METRICS = {  # ncu's name -> ours
     "dram__bytes_write.sum": "dram_written",
 }
 PROFILED_KERNELS = ("pack_blocks", "tile_product", "fixup_kernel")  # without torch's kernels, which make the inputs
-PROFILED_CALLS = 3  # the last is recorded
+PROFILED_CALLS = 3  # only the last call is recorded
 PROFILED = f"""import sys, torch; sys.path.insert(0, sys.argv[1]); import model_new; torch.manual_seed(0)
 A, B = model_new.get_inputs(); [model_new.tril_matmul(A, B) for _ in range({PROFILED_CALLS})]; torch.cuda.synchronize()"""
 
 
 def suite_profile(bench, record):
-    """The metrics of ncu for each kernel of one product at N = 4096."""
+    """Records ncu's metrics for each kernel of one product at N = 4096."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
     command += ["-k", f"regex:{'|'.join(PROFILED_KERNELS)}", sys.executable, "-c", PROFILED, str(bench.solution_file.parent)]
     said, kernels = run(*command).stdout, {}
@@ -667,7 +693,8 @@ def suite_profile(bench, record):
 
 
 def suite_cycles(bench, record):
-    """Where the cycles of the fp16x3 kernel go, by the SMs' clocks: see cycles.py. A build of its own has the traces."""
+    """Records where the cycles of the fp16x3 kernel go, by the SMs' clocks (see cycles.py). This suite compiles the kernels with trace.cuh,
+    because an ordinary build records no traces."""
     sizes = map(str, bench.sizes or (2048, 4096, 8192))
     script, header = (str(ROOT / "benchmarks" / name) for name in ("cycles.py", "trace.cuh"))
     with tempfile.TemporaryDirectory() as builds:
@@ -698,7 +725,7 @@ def run_suite(name, bench, folder, commit=None):
     record.content["seconds"] = round(time.perf_counter() - start, 1)
     record.write()
     print(f"   {record.content['seconds']} s, written to {record.path}", flush=True)
-    with contextlib.suppress(RuntimeError):  # raised after a CUDA error, which is reported already; `build` can still run
+    with contextlib.suppress(RuntimeError):  # after a CUDA error, already reported, empty_cache fails as well; `build` can still run
         torch.cuda.empty_cache()  # since the next suite has other sizes
     return record.content["failures"]
 
@@ -741,14 +768,14 @@ def main(arguments):
     benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes) for device in ("cuda", "cpu")}
     for name in dict.fromkeys(given.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
-            # This suite needs a process of its own: the file reads the variable at import, and torch has one operator per name, so that a
-            # second copy of the file in this process would run the same kernel.
+            # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported. A second copy of the
+            # file in this process would not do. torch has one operator per name, so both copies would run the same kernel.
             sys.stdout.flush()
             command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", FORCED]  # the last --suite counts
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode
             failures += [f"{FORCED}: its process ended with status {status}; what failed stands above"] * (status != 0)
             continue
-        # The same number of threads on every machine, so that records can be compared
+        # The CPU suites use the same number of threads on every machine, so that their records can be compared.
         torch.set_num_threads({"cpu": 2, "nan": 1}.get(name, threads))
         failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
     if failures:

@@ -1,9 +1,10 @@
-"""Where the cycles of the fp16x3 kernel go: from its start on the first SM to its end on the last one.
+"""Shows where the cycles of the fp16x3 kernel go, from its start on the first SM to its end on the last SM.
 
     NVCC_APPEND_FLAGS="-include benchmarks/trace.cuh" python benchmarks/cycles.py model_new.py 2048 4096 8192
 
-It prints one JSON object per case: forward with uniform and with normal inputs, and both gradients. `benchmark.py --suite cycles` runs
-it and keeps the record. The numbers of a case are means over all SMs, in cycles of the SM's clock, and add up to the kernel's cycles.
+The script prints one JSON object per case: forward with uniform and with normal inputs, and both gradients. `benchmark.py --suite cycles`
+runs the script and keeps the record. The parts of a case (see PARTS) are means over all CTAs, in cycles of the SM's clock. They add up to
+the kernel's cycles.
 """
 
 import argparse
@@ -17,19 +18,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-CTAS, ROLES, ENTRIES = 264, 4, 255  # as in trace.cuh
+CTAS, ROLES, ENTRIES = 264, 4, 255  # the sizes of the arrays in trace.cuh
 WORDS = CTAS * ROLES * (1 + ENTRIES) * 2
 PRODUCER, ZEROS = 3, 2
 # The events of trace.cuh, in its order.
 ENTERED, PREVIOUS_DONE, STAGE_FULL, SUMMED, WRITTEN, TILES_DONE, EXITED, CHAIN_SUMMED, CHAIN_KEPT, ZEROS_BEGUN, ZEROS_WRITTEN = range(11)
-# What a consumer warpgroup does between two events, by the later event.
+# Maps an event to what a consumer warpgroup has done since the event before it.
 ACTIVITY = {SUMMED: "main_loop", CHAIN_SUMMED: "main_loop", WRITTEN: "epilogue", CHAIN_KEPT: "chains"}
 ACTIVITY |= {STAGE_FULL: "next_stage", TILES_DONE: "next_stage"}
 PARTS = ("start", "previous_kernel", "first_stage", "main_loop", "chains", "epilogue", "next_stage", "exit", "idle_at_end")
 
 
 def entries_of(words, cta, role):
-    """The (event, cycles, nanoseconds) that one role of one CTA has written down."""
+    """Returns [(event, cycles, nanoseconds)], as one role of one CTA has recorded them."""
     begin = (cta * ROLES + role) * (1 + ENTRIES) * 2
     count = words[begin]
     if count > ENTRIES:
@@ -39,7 +40,8 @@ def entries_of(words, cta, role):
 
 
 def summarize(words):
-    """The mean cycles of each of PARTS, the whole kernel, its clock and the zeros' share, from the words of `traces`."""
+    """Returns the row of a case: the mean cycles of each of PARTS, the whole kernel's cycles and time, the clock, the mean number of tiles,
+    and the mean cycles in which a CTA writes zeros. `words` is a copy of `traces` in trace.cuh."""
     ctas = [cta for cta in range(CTAS) if words[(cta * ROLES + PRODUCER) * (1 + ENTRIES) * 2]]
     producers = {cta: {event: (c, ns) for event, c, ns in entries_of(words, cta, PRODUCER)} for cta in ctas}
     begin = min(p[ENTERED][1] for p in producers.values())
@@ -70,7 +72,7 @@ def summarize(words):
 
 
 class Tracer:
-    """model_new.py, built with trace.cuh, and what its last call has written down."""
+    """Loads model_new.py, built with trace.cuh, and reads the traces that its last call has recorded."""
 
     def __init__(self, path):
         from benchmark import load  # lies beside this file
@@ -82,7 +84,8 @@ class Tracer:
             raise RuntimeError("this build has no traces: NVCC_APPEND_FLAGS names trace.cuh in benchmark.py's suite `cycles`")
 
     def take(self):
-        """The words of the part that has traces; all parts are cleared."""
+        """Returns the traces as 64-bit words, or None if no traced kernel has run. Each part of the build has its own traces. This method
+        returns those of the part whose kernel has run, and clears the traces of all parts."""
         torch.cuda.synchronize()
         found = None
         for taker in self.takers:
@@ -95,7 +98,8 @@ class Tracer:
 
 
 def measure(tracer, N, inputs, gradients):
-    """One case: the summary of the last of a few calls, each after 256 MB were written to empty the L2 cache."""
+    """Measures one case and returns its row. It makes four calls and summarizes the last one. Before each call 256 MB are written to empty
+    the L2 cache."""
     draw = torch.rand if inputs == "uniform" else torch.randn
     A, B, G = (torch.tril(draw(N, N, device="cuda")) for _ in range(3))
     A.requires_grad_(gradients)

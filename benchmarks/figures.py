@@ -4,15 +4,15 @@
     python benchmarks/figures.py --check    Exits with 1 if a figure is not up to date, and changes nothing.
 
     figure         what it has
-    time.svg       The time against N of ours, of what a user could pick instead, and of limits that no kernel goes below.
-    error.svg      The error against N of ours, and of what a user could pick instead.
+    time.svg       Times against N: ours, what a user could pick instead, and limits that no kernel goes below.
+    error.svg      Errors against N: ours, and what a user could pick instead.
     where.svg      The parts of the time of one product at N = 4096.
     pipeline.svg   The stages of a float32 CTA, by a model of their copies and products. It needs no record.
     order.svg      The order of tiles. It needs no record.
 
 The background is transparent, and every colour is a middle tone, so that figures are readable on light and on dark pages. A figure
-carries a digest of this file and of its records. That is what --check compares, because another matplotlib draws the same figure in
-other bytes.
+carries a digest of this file and of its records. --check compares the digest and not the figure, because another version of matplotlib
+writes other bytes for the same figure.
 """
 
 import functools
@@ -43,7 +43,7 @@ LIMITS = {  # key in a row of limits.json -> its curve
     "float16_product_uniform": {"label": "limit: tensor cores", "color": INK, "linewidth": 1.4, "dashes": (5, 2)},
     "copy": {"label": "limit: memory", "color": INK, "linewidth": 1.4, "dashes": (1, 2)},
 }
-MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # the colours of what a part of a product does
+MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # the colours of a product's parts, by what each part does
 PART_COLOURS = dict.fromkeys(("tile_product", "cuBLAS, as many float16 products"), MULTIPLIES)
 PART_COLOURS |= {"pack_blocks": MOVES, "copy": MOVES, "": INK}
 
@@ -66,7 +66,7 @@ def draw_time(axes, peers, limits):
     draw_curves(axes, "median_us", [row for row in peers["rows"] if row.quiet], limits["rows"])
     axes.set_title("C = tril(A) tril(B), float32: µs, lower is better")
     for row in peers["rows"]:
-        if row["N"] == 4096 and row["dtype"] == "float32":  # the place of the ratio
+        if row["N"] == 4096 and row["dtype"] == "float32":  # at this size an arrow shows the ratio
             ours, reference = row["ours"]["median_us"], row["reference"]["median_us"]
             axes.annotate("", (4096, reference), (4096, ours), arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 4, "shrinkB": 4})
             place = {"xytext": (-5, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
@@ -79,7 +79,8 @@ def draw_error(axes, peers):
 
 
 def draw_where(axes, profile, limits):
-    """Draws three bars: the times of the kernels by ncu, the time of a call, and the times of its parts by cuBLAS and a copy."""
+    """Draws three bars. The first has the time of each kernel by itself, from ncu. The second has the time of a whole call. The third has
+    its limits: the time of a copy, and of cuBLAS's float16 product."""
     row = next((row for row in limits["rows"] if row["N"] == 4096), limits["rows"][-1])
     parts = {"copy": row["copy"], "cuBLAS, as many float16 products": row["float16_product_uniform"]}
     bars = {
@@ -105,8 +106,10 @@ def draw_where(axes, profile, limits):
 # ---- Pictures of docs/kernel.md. -------------------------------------------------------------------------------------
 
 STAGES = 7  # stages in shared memory; a k-block takes three
-LANDS, TAKEN_IN = 700, 512  # cycles from the request for a copy until it begins to land, and cycles that 32 KB take into an SM
-MULTIPLIED, PROMOTED = 768, 250  # cycles of 12 wgmma of 64 x 128, and of promoting their sums
+# LANDS: the cycles from the request for a copy until its first bytes arrive. TAKEN_IN: the cycles in which an SM receives 32 KB.
+LANDS, TAKEN_IN = 700, 512
+# MULTIPLIED: the cycles of 12 wgmma instructions of 64 x 128. PROMOTED: the cycles in which their sums are promoted.
+MULTIPLIED, PROMOTED = 768, 250
 FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # the colours of four k-blocks
 
 
@@ -114,12 +117,13 @@ def model_pipeline(k_blocks):
     """Returns two lists of tuples, with times in cycles.
 
     The first has (stage, k-block, part, asked, full, released). The second has (consumer, k-block, half, begun, multiplied, promoted).
-    A producer asks for the parts of a k-block as soon as their stages are free, in the order Y's first columns, X, Y's other columns.
-    Two consumers take turns at the tensor cores, for one half of the columns after the other.
+    A k-block has three parts, in this order: the first half of Y's columns, X, and the second half of Y's columns. The producer asks for
+    each part as soon as its stage is free. Two consumers take turns at the tensor cores. Each consumer multiplies X by the first half of
+    Y's columns, and then by the second half.
     """
     released, stages, consumers = [0] * STAGES, [], []
     port = tensor_cores = 0
-    ready = [0, 0]  # when a consumer has promoted its sums
+    ready = [0, 0]  # the time when each consumer has promoted its sums
     for k_block in range(k_blocks):
         asked, full = [], []
         for part in range(3):
@@ -162,7 +166,7 @@ def draw_pipeline(axes):
 
 
 def place_of_tile(contraction, row, col, rows):
-    """Returns the place of a tile of a lower triangular C in the order of `TileOrder`, from 0 on. The longest tiles come first."""
+    """Returns the position, from 0 on, of a tile of a lower triangular C in model_new.py's `TileOrder`. The longest tiles come first."""
     group, place = {"NN": (rows - 1 - row + col, col), "NT": (rows - 1 - col, row - col), "TN": (row, col)}[contraction]
     return group * (group + 1) // 2 + place
 
@@ -188,7 +192,7 @@ def draw_order(axes, rows=8):
     axes.set_axis_off()
 
 
-FIGURES = {  # name -> records, how they are drawn, inches
+FIGURES = {  # name: (records, the function that draws them, the size in inches)
     "time": (("peers", "limits"), draw_time, (8.4, 4.6)),
     "error": (("peers",), draw_error, (8.4, 3.6)),
     "where": (("profile", "limits"), draw_where, (8.4, 2.6)),

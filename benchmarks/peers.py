@@ -1,9 +1,11 @@
-"""What a user could pick instead of model_new.py for C = tril(A) tril(B), with what comes with torch and nothing else.
+"""Computes C = tril(A) tril(B) in the ways that a user could pick instead of model_new.py, with nothing but what comes with torch.
 
-docs/results.md says what each is; `ssyrk`, cuBLAS's X X^T, writes one half of it and is none of PEERS.
-PEERS maps each name to a function of A and B, which hold zeros above their diagonals. It does what one does once (looks up a library,
-compiles, picks the fastest tile) and returns a function without arguments that computes C. Where there is no such peer it raises
-Unavailable, whose text says why. `python benchmarks/benchmark.py --suite peers` checks and times them.
+PEERS maps the name of each way (a peer) to a function of A and B, which hold zeros above their diagonals. This function does the work
+that is needed only once: it looks up a library, compiles, or picks the fastest tile. It returns a function without arguments that computes
+C. If the peer is unavailable, it raises Unavailable with the reason. docs/results.md describes each peer.
+
+`ssyrk` is not in PEERS, because it computes the lower half of X X^T, by cuBLAS. `python benchmarks/benchmark.py --suite peers` checks and
+times the peers.
 """
 
 import argparse
@@ -17,14 +19,14 @@ import torch
 try:
     import triton
     import triton.language as tl
-except ImportError:  # comes with torch for CUDA, on Linux
+except ImportError:  # only torch's CUDA builds for Linux bring Triton
     triton = None
 
 BLOCK = 1024
 
 
 class Unavailable(Exception):
-    """There is no such peer for these operands, or on this machine; the text says why."""
+    """Raised if a peer cannot compute with these operands or on this machine. The text says why."""
 
 
 def _require(there, why):
@@ -34,7 +36,7 @@ def _require(there, why):
 
 @contextlib.contextmanager
 def tf32_allowed():
-    """While torch's setting allows TF32 for float32 products."""
+    """A context in which torch's setting allows TF32 for float32 products."""
     with contextlib.ExitStack() as afterwards:
         afterwards.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision("high")
@@ -56,19 +58,21 @@ def blocked(A, B):
     return product
 
 
-# cuBLAS by ctypes. Its matrices are column-major, so that it sees the transpose of ours, and the lower half of ours is its upper half.
-_RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # as cublas_api.h has them
+# cuBLAS is called through ctypes. It reads matrices as column-major, so it sees the transpose of each of our matrices. The lower triangle
+# of our matrix is therefore an upper triangle to cuBLAS.
+_RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # values of the enums in cublas_api.h
 _SCALARS = {torch.float32: ("S", ctypes.c_float), torch.float64: ("D", ctypes.c_double)}
 
 
 def _by_cublas(name, *arguments):
-    """A function that calls a cuBLAS routine with these arguments behind the handle, and returns the last argument but one, the result.
-    Scalars are passed as floats."""
+    """Returns a function that calls a cuBLAS routine with the handle and then these arguments, and returns the result C. C is the last
+    argument but one. The routine's scalars, such as alpha, are given as Python floats."""
     C = arguments[-2]
     _require(C.dtype in _SCALARS, f"cuBLAS has no {name} for {str(C.dtype)[6:]}")
     _require(C.is_cuda, "cuBLAS needs a CUDA GPU")
     letter, scalar = _SCALARS[C.dtype]
-    torch.cuda.current_blas_handle()  # loads cuBLAS, if nothing else has; its major version is CUDA's
+    # This call loads cuBLAS if nothing else has. The library's file name has the major version of CUDA.
+    torch.cuda.current_blas_handle()
     routine = getattr(ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}"), f"cublas{letter}{name.lower()}_v2")
     passed = {torch.Tensor: lambda T: ctypes.c_void_p(T.data_ptr()), float: lambda value: ctypes.byref(scalar(value)), int: int}
 
@@ -87,7 +91,7 @@ def strmm(A, B):
 
 
 def ssyrk(X):
-    """The lower half of X X^T, with zeros above the diagonal."""
+    """Returns a function that computes the lower half of X X^T. Its result has zeros above the diagonal."""
     M, K = X.shape
     return _by_cublas("SYRK", _UPPER, _TRANSPOSED, M, K, 1.0, X, K, 0.0, X.new_zeros(M, M), M)
 
@@ -102,8 +106,8 @@ if triton is not None:
 
     @triton.jit
     def _tile(a, b, c, order, N, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr):
-        """Computes one tile of C = A B. `order` holds the row and the column of each tile, the longest first. Tiles above the diagonal have
-        no k."""
+        """Computes one tile of C = A B. `order` holds the row and the column of each tile, the longest tile first. For a tile above the
+        diagonal the range of k is empty, so that it is filled with zeros."""
         row = tl.load(order + 2 * tl.program_id(0)) * rows
         column = tl.load(order + 2 * tl.program_id(0) + 1) * columns
         i, j = row + tl.arange(0, rows), column + tl.arange(0, columns)
@@ -112,12 +116,12 @@ if triton is not None:
             k = begin + tl.arange(0, depth)
             x = tl.load(a + i[:, None] * N + k[None, :])
             y = tl.load(b + k[:, None] * N + j[None, :])
-            total = tl.dot(x, y, total, input_precision="tf32x3")  # 16-bit operands take one product
+            total = tl.dot(x, y, total, input_precision="tf32x3")  # tf32x3 is for float32 alone
         tl.store(c + i[:, None] * N + j[None, :], total.to(c.dtype.element_ty))
 
 
 def _tile_order(N, rows, columns, device):
-    """The row and the column of each tile of an N x N matrix, as a tensor (number, 2). Tiles with the most k come first."""
+    """Returns the row and the column of each tile of an N x N matrix, as a tensor (tiles, 2). The tiles with the most k come first."""
     tiles = itertools.product(range(N // rows), range(N // columns))
     return torch.tensor(sorted(tiles, key=lambda tile: min(0, tile[1] * columns - (tile[0] + 1) * rows)), dtype=torch.int32, device=device)
 
@@ -137,7 +141,7 @@ def triton_kernel(A, B):
     timed = {}
     for configuration in _CONFIGURATIONS[A.element_size()]:
         call = functools.partial(product, _tile_order(N, *configuration[:2], A.device), *configuration)
-        with contextlib.suppress(triton.OutOfResources):  # a smaller GPU
+        with contextlib.suppress(triton.OutOfResources):  # a smaller GPU may lack the resources for this tile
             timed[call] = triton.testing.do_bench(call, warmup=5, rep=25)
     _require(timed, "none of this kernel's tiles fits this GPU")
     return min(timed, key=timed.get)

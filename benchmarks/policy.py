@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints a table of the kernels that compute products on an H200, with their tiles and the number of splits.
 
-The policy section of model_new.py decides what the table has.
+The policy section of model_new.py makes these decisions.
 
     python benchmarks/policy.py            Prints the table.
     python benchmarks/policy.py --write    Puts it into docs/kernel.md, between its markers.
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- begin policy: python benchmarks/policy.py --write -->", "<!--
 SECTIONS = ("_CUDA_TYPES", "_CUDA_SCHEDULE", "_CUDA_POLICY")
 SIZES = (64, 256, 512, 768, 1024, 1280, 2048, 4096, 8192)
 
-# The names of CUDA that the sections use.
+# Stand-ins for the names of CUDA that the sections use.
 PRELUDE = r"""
 #include <algorithm>
 #include <cmath>
@@ -71,8 +71,8 @@ Product product_of(const Problem& problem, ElementType type, int n) {
   return p;
 }
 
-// Returns the largest number of splits that a tile has. An H200 has room for 90 clusters of four CTAs if an SM has three CTAs, and
-// for 60 if an SM has two.
+// Returns the largest number of splits that a tile has. An H200 has room for 90 clusters of four CTAs if each SM holds three CTAs, and
+// for 60 clusters if each SM holds two.
 int most_splits(const Product& p, int block_k, int clusters_at_once, int ctas_per_sm) {
   const SplitPlan plan = choose_split_plan(p, block_k, clusters_at_once, clusters_at_once / ctas_per_sm);
   int splits = 1;
@@ -87,7 +87,8 @@ void print_cell(Product p) {
   const Kernel kernel = kernel_for(p, h200, kAutomaticPath);
   int edge = kBlock, splits = 1;
   if (kernel == kSplitTf32Kernel) splits = most_splits(p, 32, 90, 3);
-  if (kernel == kMmaKernel) {   // 128 bytes of k are a k-block; CTAs that split float32 take more registers
+  // A k-block has 128 bytes of k. CTAs that split float32 take more registers, so an SM holds two of them, but three others.
+  if (kernel == kMmaKernel) {
     const int bytes = p.type == kFloat64 ? 8 : p.type == kFloat32 ? 4 : 2;
     splits = p.type == kFloat32 ? most_splits(p, 128 / bytes, 60, 2) : most_splits(p, 128 / bytes, 90, 3);
   }

@@ -1,27 +1,28 @@
-"""Does model_new.py stay right for hours? Calls of every kind, threads, full memory, graphs, streams, sizes at their limits, two GPUs.
+"""Tests that model_new.py stays right for hours: calls of every kind, threads, full memory, graphs, streams, extreme sizes, two GPUs.
 
     python benchmarks/soak.py                           all sections
-    python benchmarks/soak.py --section mixed threads   some of them
-    python benchmarks/soak.py --calls 2000 --seconds 60 fewer calls, or as many as a minute allows
+    python benchmarks/soak.py --section mixed threads   these sections alone
+    python benchmarks/soak.py --calls 2000 --seconds 60 at most 2000 calls and one minute per section
 
 Sections, each under nine minutes:
 
     mixed    any size, dtype, strides, batch, problem (see `table`) and stream, with gradients in a tenth of the calls
-    threads  eight threads with streams of their own; new ones all the time
-    memory   each allocation of a call fails in turn, for want of memory; the next call is right
+    threads  eight threads at a time, each with a stream of its own; a new thread replaces each one after a hundred calls
+    memory   each allocation of a call fails in turn, for want of memory; the next call has to be right
     graphs   CUDA graphs, forward and backward, launched again and again with new inputs
-    streams  operands and results freed and their memory written again while other streams are at work
+    streams  the memory of operands and results is freed and overwritten while other streams are at work
     large    N = 32768, elements more than 2^31 apart, batches of 10^5
-    search   float32 operands that change at random, and are kept where the error of long sums came nearer to its bound
+    search   float32 operands change at random; a change is kept if the error of long sums comes nearer to its bound
     devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
 
 Every element of every result is compared with the product in float64, on the device. Its error may be as large as elementwise_bound in
 judge/measures.py says or, as in check.py, twice the error of torch's own product. Inverses have the bound of expected_inverse. The host
-reads the outcomes once in some hundred calls. A call is drawn from the seed and its number. A wrong call is printed with both:
-`--call 1234` makes it again.
+reads the outcomes of up to 256 comparisons at once. A call is drawn from the seed and from the call's number. If a call is wrong, its seed
+and its number are printed. `--call 1234` repeats call 1234 of the section `mixed`.
 
-DIR/soak.json has a row for each section: the number of calls and of wrong calls, the worst error over its bound, memory before and after,
-and seconds. Rows of other sections stay in the file if they are of the same solution. The exit status is 0, or 1 if anything was wrong.
+soak.json has a row for each section: the number of calls and of wrong calls, the worst error over its bound, memory before and after, and
+seconds. A run replaces the rows of its own sections. It keeps the other rows if they are of the same solution on the same kind of device.
+The exit status is 0, or 1 if anything was wrong.
 """
 
 import argparse
@@ -65,7 +66,8 @@ CALLS = {
 SECONDS = 500.0  # the most that a section may take
 SETTLED = 256  # comparisons until the host reads their outcomes from the device
 STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: calls of a thread until a new thread replaces it
-GROWTH = 256 << 20  # bytes by which a process's device memory may grow beyond torch's tensors, for kernels that are loaded late
+# The bytes by which a process's device memory may grow in a section, although torch has released its reserve. Kernels may be loaded late.
+GROWTH = 256 << 20
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
 KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.number]
@@ -74,14 +76,16 @@ KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.nu
 
 
 class Problem(NamedTuple):
-    """What a call computes: C, an M x N matrix whose elements are sums over K, from one operand or two."""
+    """A problem: how C is computed from one or two operands. C is an M x N matrix, and each of its elements is a sum of K terms."""
 
-    function: str  # the solution's function; for KernelBench's problems the name in measures.PROBLEMS, whose class computes it
+    # The name of a function of the solution. For KernelBench's problems it is a key of measures.PROBLEMS instead, and the class for this
+    # key computes C.
+    function: str
     options: dict
-    sides: str  # a letter each for K, M and N; equal sides have the same letter
-    operands: str  # the sides of A and of B, as they are stored
-    keep: tuple[Callable, ...]  # what is read of A, what is read of B, and what exists of C
-    by_torch: Callable  # computes C from what is read
+    sides: str  # three letters for K, M and N; sides that are always equal have the same letter
+    operands: str  # the rows and columns of A and of B as they are stored, such as "MK KN"
+    keep: tuple[Callable, ...]  # functions that keep the part of A that is read, the part of B that is read, and the part of C that exists
+    by_torch: Callable  # computes C from the matrices that read() returns
 
     def __str__(self):
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -93,7 +97,7 @@ class Problem(NamedTuple):
         return getattr(solution, self.function)(*operands, **self.options)
 
     def read(self, operands):
-        """The operands with zeros for unread elements, and ones on a diagonal that is not read."""
+        """Returns the operands with zeros for unread elements. An operand that is unitriangular gets ones on its diagonal."""
         read = [keep(V) for keep, V in zip(self.keep, operands, strict=False)]
         if self.options.get("unitriangular"):
             read[0] = read[0] + torch.eye(read[0].shape[-1], dtype=read[0].dtype, device=read[0].device)
@@ -118,7 +122,7 @@ def solve(L):
 
 
 def table():
-    """Yields every problem. draw() chooses one of the functions first, then one of its problems."""
+    """Yields every problem. draw() chooses a function first, and then one of the problems of this function."""
     for name in ("lower", "upper"):
         yield Problem(name, {}, "NNN", "MK KN", (measures.PROBLEMS[name].keep,) * 3, torch.matmul)
     yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
@@ -146,7 +150,7 @@ LARGEST_INVERSE = 256  # the largest inverse that tests/test_family.py checks
 
 
 class Call(NamedTuple):
-    """One call, with all that it is made from."""
+    """The description of one call. It determines the call's inputs."""
 
     seed: int
     number: int
@@ -155,7 +159,7 @@ class Call(NamedTuple):
     problem: str  # a key of PROBLEMS
     sides: tuple[int, int, int]  # K, M, N
     batch: tuple[int, ...]
-    broadcast: bool  # B has no batch
+    broadcast: bool  # whether B has no batch
     layouts: tuple[str, ...]  # the layouts of the operands and of the gradient of C
     values: str
     gradients: bool
@@ -169,12 +173,12 @@ class Call(NamedTuple):
 
 
 def between(rng, low, high):
-    """A whole number. Every order of magnitude is equally likely."""
+    """Returns a random whole number from low to high. Every order of magnitude is equally likely."""
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
 def draw(seed, number, largest=8400, tf32=True):
-    """The call with this number. Four of five calls are small, and every kernel has its share."""
+    """Returns the call with this number. Four of five calls are small. The sizes are spread so that every kernel is called."""
     rng = random.Random(f"{seed}/{number}")
     dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
     problem = rng.choice(FUNCTIONS[rng.choice(list(FUNCTIONS))])
@@ -210,13 +214,15 @@ LAYOUTS = {
 
 
 def within(V, more, columns):
-    """V as a part of a larger matrix of NaN, which has more[0] further rows and more[1] further columns. The slice chooses V's columns."""
+    """Returns a copy of V as a view of a larger matrix, which holds NaN elsewhere. The larger matrix has more[0] further rows and more[1]
+    further columns. The slice `columns` selects the columns that hold V."""
     room = V.new_full((*V.shape[:-2], V.shape[-2] + more[0], V.shape[-1] + more[1]), math.nan)
     return room[..., more[0] :, columns][..., : V.shape[-1]].copy_(V)
 
 
 def make(call, device):
-    """The operands and the gradient of the result, in plain layouts. Matrices to invert are well conditioned, unless they are `smooth`."""
+    """Returns the operands and the gradient of C, before lay_out() changes their layouts. Matrices to invert are well conditioned, unless
+    the call's values are `smooth`."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
     problem, size, made = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
     for number, letters in enumerate([*problem.operands.split(), "MN"]):
@@ -239,8 +245,8 @@ def make(call, device):
 
 
 def smooth_factor(N, device, unit):
-    """The Cholesky factor of the matrix exp(-(x - y)^2), x and y from 0 to 5, plus 1e-8 on its diagonal: nearly singular. With `unit` the
-    factor is scaled to have ones on its diagonal."""
+    """Returns the Cholesky factor of a nearly singular matrix. The matrix has the elements exp(-(x - y)^2), for N points x and y from 0 to
+    5, and 1e-8 is added to its diagonal. If `unit` is true, the factor is scaled to have ones on its diagonal."""
     x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
     L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
     return L / L.diagonal() if unit else L
@@ -250,7 +256,8 @@ NAMES = ("C", "dA", "dB")  # the results of a call
 
 
 def by_torch(call, *given):
-    """{name: result} by torch, for each product of the batch: C, and the gradients if the call has them."""
+    """Returns {name: result} as torch computes it: C and, if the call has gradients, dA and dB. Operands are expanded to the whole batch
+    first, so that each product of the batch has gradients of its own."""
     problem = PROBLEMS[call.problem]
     *operands, G = (V.expand(*call.batch, *V.shape[-2:]).detach().requires_grad_(call.gradients) for V in given)
     C = problem.keep[-1](problem.by_torch(*problem.read(operands)))
@@ -259,20 +266,20 @@ def by_torch(call, *given):
 
 
 def in_float64(call, *given):
-    """{name: result} in float64, and {name: the same of the absolute values}, by which errors are measured. Results are linear in each
-    operand."""
+    """Returns {name: result} in float64, and {name: the result of the operands' absolute values}. Results are sums of products of operands.
+    The second dict therefore has the sums of the magnitudes of all terms, by which errors are measured."""
     return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
 
 
 def expected(call, *given):
-    """{name: (the result in float64, the bound of each element)} for C, and for dA and dB if the call has them."""
+    """Returns {name: (the result in float64, the bound of each element's error)} for C and, if the call has gradients, for dA and dB."""
     problem, eps, found = PROBLEMS[call.problem], torch.finfo(call.dtype).eps, {}
     if problem.function == "triangular_inverse":
         return expected_inverse(call, *given)
     results, magnitudes = in_float64(call, *given)
     for (name, exact), magnitude, terms in zip(results.items(), magnitudes.values(), problem.terms(call.sides), strict=False):
         bound = elementwise_bound(call.dtype, terms, exact, magnitude, call.tf32)
-        if name == "dA" and problem.function == "gram":  # G + G^T is rounded
+        if name == "dA" and problem.function == "gram":  # dA is a product with G + G^T, which is rounded first
             bound += eps / 2 * magnitude
         if name == "dB" and call.broadcast:  # torch sums the gradient over the batch, which rounds again
             rounding = eps + math.prod(call.batch) * min(eps, torch.finfo(torch.float32).eps)
@@ -285,8 +292,8 @@ INVERSE_ERRORS = {torch.float64: 2e-15, torch.float32: 1e-6, torch.float16: 2.0*
 
 
 def expected_inverse(call, L, G):
-    """The same for an inverse X = L^-1, whose error is measured by |X| |L| |X|, as the error of substitution is. Its gradient
-    dL = -X^T G X^T is two products; each has its own error and inherits the errors of its operands."""
+    """Returns what expected() returns, for an inverse X = L^-1. The error of X is measured by |X| |L| |X|, as the error of substitution is.
+    The gradient dL = -X^T G X^T takes two products. Each product has its own error and inherits the errors of its operands."""
     problem = PROBLEMS[call.problem]
     (L,) = problem.read([L.double()])
     X = problem.by_torch(L)
@@ -306,7 +313,7 @@ def expected_inverse(call, L, G):
 
 
 def lay_out(call, *given):
-    """The operands and the gradient in the call's layouts, with NaN for unread elements."""
+    """Returns the operands and the gradient in the call's layouts, with NaN for unread elements."""
     laid = []
     for V, keep, layout in zip(given, PROBLEMS[call.problem].keep, call.layouts, strict=False):
         there = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
@@ -315,7 +322,7 @@ def lay_out(call, *given):
 
 
 def compute(call, solution, *laid):
-    """{name: result}."""
+    """Computes the call by the solution. Returns {name: result}."""
     problem, (*operands, G) = PROBLEMS[call.problem], laid
     torch.set_float32_matmul_precision("high" if call.tf32 else "highest")
     try:
@@ -333,14 +340,15 @@ def compute(call, solution, *laid):
 
 
 class Judge:
-    """Compares results with what they should be. Reads the outcomes of many comparisons from the device at once."""
+    """Compares results with the expected ones. Reads the outcomes of many comparisons from the device at once."""
 
     def __init__(self, device):
         self.device, self.pending = torch.device(device), []
         self.comparisons, self.wrong, self.worst, self.worst_at = 0, [], 0.0, ""
 
     def compare(self, label, result, exact, bound, excuse=None):
-        """excuse() says how many times the bound the error may be. It is only called if the error exceeds the bound."""
+        """Compares a result with `exact`. If the error exceeds the bound, excuse() is called. It returns the factor by which the error may
+        exceed the bound."""
         error = (result.double() - exact).abs_()
         self.pending.append((label, torch.where(error > 0, error / bound, 0 * error).max(), excuse))  # an error of NaN stays NaN
         if len(self.pending) >= SETTLED:
@@ -369,9 +377,9 @@ class Judge:
 
 
 def excuse(call, name, device):
-    """By which factor a result's error may exceed its bound: as in check.py, up to twice the error of torch's own product. 16-bit results
-    are also rounded once. (Tensor cores truncate. So sums of one sign, such as squares, lose more than the root of their number of terms,
-    in cuBLAS too.)"""
+    """Returns the factor by which a result's error may exceed its bound. As in check.py, the error may be up to twice that of torch's own
+    product, and 16-bit results may be rounded once more. This is necessary because tensor cores truncate. The error of a sum of terms of
+    one sign, such as squares, then grows faster than the root of the number of terms, and cuBLAS has this error as well."""
     problem = PROBLEMS[call.problem]
     if call.dtype == torch.float64 or call.tf32 or problem.function == "triangular_inverse" or (name == "dB" and call.broadcast):
         return 1.0
@@ -396,7 +404,7 @@ def judge_call(call, solution, judge):
 
 
 class Soak:
-    """The solution, the device and the limits of a run."""
+    """Holds the solution, the device and the limits of a run."""
 
     def __init__(self, device, solution, seed=0, calls=None, seconds=SECONDS, largest=8400):
         self.device = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
@@ -415,7 +423,7 @@ class Soak:
         return time.perf_counter() - self.started > self.seconds
 
     def streams(self, number=STREAMS):
-        """Streams for which cuBLAS, which computes the expected results, has allocated its workspaces."""
+        """Returns new streams on which cuBLAS has already allocated its workspaces. cuBLAS computes the expected results."""
         made = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
         for stream in [None, *made] if self.on_gpu else []:
             with on(stream):
@@ -426,8 +434,8 @@ class Soak:
         return made
 
     def memory(self):
-        """Bytes of the device that torch's tensors take, and bytes that the process holds after torch has released its reserve. None on a
-        CPU."""
+        """Releases torch's reserve. Returns the bytes of the device that torch's tensors take, and the bytes that the process holds.
+        Returns None on a CPU."""
         if not self.on_gpu:
             return None
         gc.collect()
@@ -437,7 +445,8 @@ class Soak:
 
 
 def held_by_this_process(device):
-    """Bytes of a GPU that this process holds, as the driver counts them. If the driver does not tell processes apart, the bytes of all."""
+    """Returns the bytes of a GPU that this process holds, as the driver counts them. If the driver does not tell processes apart, the bytes
+    of all processes are returned."""
     query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-compute-apps=pid,used_memory"]
     with contextlib.suppress(OSError, AttributeError, ValueError):
         said = subprocess.run([*query, "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
@@ -493,7 +502,8 @@ def mixed(soak):
         with on(streams[call.stream]):
             judge_call(call, soak.solution, judge)
         number += 1
-        if number == max(1, planned // 10):  # by now every kernel is loaded, and cuBLAS has a workspace per stream
+        # Memory is measured only now, because by now every kernel is loaded, and cuBLAS has a workspace per stream.
+        if number == max(1, planned // 10):
             judge.settle()
             before = soak.memory()
     judge.settle()
@@ -536,7 +546,7 @@ def threads(soak):
             thread.start()
             thread.join()
 
-    soak.streams(0)  # loads torch's solver first: torch refuses when several threads load it at once
+    soak.streams(0)  # loads torch's solver in this thread, because torch fails if several threads load it at once
     takers = [threading.Thread(target=take) for _ in range(THREADS)]
     for taker in takers:
         taker.start()
@@ -549,7 +559,9 @@ def threads(soak):
 # ---- Section: memory. ------------------------------------------------------------------------------------------------
 
 STEP = 2 << 20  # bytes; torch's allocator asks the driver for multiples of this
-MEMORY_CALLS = [  # with one or two allocations, and with many: workspaces, copies for tensor maps, packed operands
+# (dtype, problem, N, batch, layout). Some calls make one or two allocations. The other calls make many, for workspaces, copies for tensor
+# maps, and packed operands.
+MEMORY_CALLS = [
     (torch.float32, "lower", 300, (), "rows"),
     (torch.float32, "lower", 1500, (), "rows"),
     (torch.float32, "upper", 1500, (2,), "columns"),
@@ -561,7 +573,7 @@ MEMORY_CALLS = [  # with one or two allocations, and with many: workspaces, copi
 
 
 def take_reserve(device, total):
-    """Tensors that fill torch's reserve, so that each further allocation has to ask the driver for memory."""
+    """Returns tensors that fill torch's reserve. Each further allocation then has to ask the driver for memory."""
     torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total, device)
     taken, size = [], 1 << 30
     while size >= 512:
@@ -573,7 +585,7 @@ def take_reserve(device, total):
 
 
 def memory(soak):
-    """The limit on torch's memory rises from zero in small steps, so that each allocation of the call fails once."""
+    """Repeats each call while the limit on torch's memory rises from zero in small steps. So each allocation of the call fails once."""
     need_gpu(soak)
     judge, failures, calls, refused = Judge(soak.device), [], 0, 0
     total = torch.cuda.get_device_properties(soak.device).total_memory
@@ -613,7 +625,7 @@ def memory(soak):
                 time.sleep(0.01)  # autograd's thread may still be releasing the tensors of the failed call
             if torch.cuda.memory_allocated() > allocated:
                 failures.append(f"{call}, with {limit >> 20} MB: {torch.cuda.memory_allocated() - allocated} bytes were not given back")
-            for name, result in compute(call, soak.solution, *laid).items():  # the next call is right
+            for name, result in compute(call, soak.solution, *laid).items():  # the next call has no limit and must be right
                 judge.compare(f"{name} of {call} after {limit >> 20} MB", result, good[name].double(), torch.zeros_like(wanted[name][1]))
             judge.settle()
             calls, limit = calls + 2, limit + STEP
@@ -642,7 +654,7 @@ GRAPHS = [  # dtype, problem, sides, batch, gradients
 
 
 def captured(call, soak, stream):
-    """(static operands, a graph of the call, its results)."""
+    """Captures a call. Returns (the graph's static operands, the graph, the graph's static results)."""
     operands = make(call, soak.device)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
@@ -691,7 +703,8 @@ def graphs(soak):
 
 
 def streams(soak):
-    """One stream makes operands, another multiplies them, a third compares. Their memory is freed at once, and written again."""
+    """One stream makes operands, a second one multiplies them, and a third one compares the results. In some calls two of the three are the
+    same stream. The memory of the operands is freed as soon as the product is launched, and is then overwritten."""
     need_gpu(soak)
     planned, judge, all_streams, number = soak.planned("streams"), Judge(soak.device), soak.streams(), 0
     before = None
@@ -833,8 +846,8 @@ def large(soak):
 
 
 def changed(found, N, number, generator):
-    """Values of 24 bits for A and for B at each of N places of k. First they are drawn anew, sometimes only at every n-th k; later some
-    values of the best candidates change."""
+    """Returns values of 24 bits for A and for B, one for each of N values of k. The first 50 candidates are drawn anew, and sometimes only
+    every n-th k has values that are not zero. Later candidates change some values of `found`, the best candidate so far."""
 
     def pick(*of):
         return of[int(torch.randint(len(of), (), generator=generator))]
@@ -850,7 +863,8 @@ def changed(found, N, number, generator):
 
 
 def search(soak):
-    """All rows of A are the same, and all columns of B, so that one product has the sums over every range of k."""
+    """Searches for operands with a large error. All rows of A are the same, and so are all columns of B. Element (i, j) of the product is
+    then the sum of the same terms over k = j..i, so that one product has the sums over every range of k."""
     sizes = (300, 1000, 1500, 4096, 8192) if soak.on_gpu else (100, 200)
     judge, done, planned, details = Judge(soak.device), 0, soak.planned("search") // len(sizes) * len(sizes), {}
 
@@ -869,7 +883,7 @@ def search(soak):
                 break
             values = changed(best, N, number, generator).float()
             A, B = operands(values)
-            C, exact = soak.solution.ModelNew()(A, B), (A.double() @ B.double()).tril()  # all terms are positive: it is |A| |B|, too
+            C, exact = soak.solution.ModelNew()(A, B), (A.double() @ B.double()).tril()  # no term is negative: exact is also |A| |B|
             error, reference = error_of(C, exact), error_of((A @ B).tril(), exact)
             if not (of_bound := error / max(least, 2 * reference)) <= worst[0]:
                 best, worst = values, (of_bound, {"error": error, "reference": reference, "of its bound": of_bound})
@@ -883,7 +897,7 @@ def search(soak):
 
 # ---- Section: two devices. -------------------------------------------------------------------------------------------
 
-FIRST_CALLS = [  # (dtype, N, how): each runs in a process of its own, whose current device is cuda:0
+FIRST_CALLS = [  # (dtype, N, how): each call runs in a process of its own, whose current device is cuda:0
     (torch.float16, 1500, "forward"),
     (torch.float16, 1500, "backward"),
     (torch.bfloat16, 4000, "in a thread"),
@@ -896,7 +910,7 @@ STEPS, RATE = 3, 0.1
 
 
 def first_call(file, device, number, seed):
-    """What the process of a first call runs. It ends with status 1 if the result is wrong."""
+    """The process of a first call runs this function. It ends with status 1 if a result is wrong."""
     dtype, N, how = FIRST_CALLS[number]
     solution, judge = benchmark.load(file), Judge(device)
     call = Call(seed, number, dtype, False, "lower", (N,) * 3, (), False, ("rows",) * 3, "uniform", how != "forward", 0)
@@ -924,7 +938,8 @@ class Tiny(torch.nn.Module):
 
 
 class Exact:
-    """What Tiny is measured by."""
+    """Takes the place of the solution in a Tiny, and computes the product by torch. A Tiny that is trained in float64 with it is the
+    reference for the others."""
 
     class ModelNew(torch.nn.Module):
         def forward(self, A, B):
@@ -944,7 +959,8 @@ def steps(model, inputs, scale, number):
 
 
 def train(rank, world, folder, file, device, kind, dtype, N):
-    """What each process of a training runs. Process 0 writes how far the parameters are from the parameters of one process in float64."""
+    """Each process of a training runs this function. Process 0 writes how far the trained parameters are from those that one process trains
+    in float64."""
     import torch.distributed as distributed
     from torch.distributed import fsdp
 
@@ -970,7 +986,7 @@ def train(rank, world, folder, file, device, kind, dtype, N):
         own = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
         start = Tiny(Exact, N, dtype, device).double()
         moves = [(e - s, p.detach().double() - s) for e, s, p in zip(exact.parameters(), start.parameters(), own, strict=True)]
-        error = max(((o - e).norm() / e.norm()).item() for e, o in moves)  # of what the steps changed
+        error = max(((o - e).norm() / e.norm()).item() for e, o in moves)  # relative to what the steps changed
     if rank == 0:
         Path(folder, "error").write_text(repr(error))
     distributed.destroy_process_group()
@@ -996,7 +1012,7 @@ def devices(soak):
         child.join()
         if child.exitcode:
             failures.append(f"the first call of a process, {how}, {dtype}, N = {N}, on cuda:1: its process ended with {child.exitcode}")
-    # Calls on cuda:1, while the current device is cuda:0
+    # These calls run on cuda:1, while the current device is cuda:0.
     streams, done = [None, *(torch.cuda.Stream("cuda:1") for _ in range(3))], 0
     while done < planned // 2 and not soak.late():
         call = draw(soak.seed + 3, done, soak.largest // 2)
@@ -1006,7 +1022,7 @@ def devices(soak):
     judge.settle()
     if torch.cuda.current_device() != 0:
         failures.append(f"the current device is {torch.cuda.current_device()} after calls on cuda:1; it was 0")
-    # One thread per device
+    # Here two threads make calls at once, one thread per device.
     judges, counts = [Judge(f"cuda:{device}") for device in range(2)], [0, 0]
 
     def work(device):
@@ -1115,7 +1131,8 @@ def parse_arguments(arguments):
 def main(arguments=None):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")
-    matmul = torch.backends.cuda.matmul  # so that torch sums its own 16-bit products in float32 as well
+    # torch's own 16-bit products are to be summed in float32, as those of the solution are.
+    matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
     bench = benchmark.Bench(given.device, given.solution, seed=given.seed)
     largest = given.largest or (8400 if given.device == "cuda" else 200)

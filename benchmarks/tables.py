@@ -1,13 +1,13 @@
 """Writes the tables of README.md and docs/*.md from the records of benchmarks/benchmark.py.
 
     python benchmarks/tables.py            bring the documents up to date
-    python benchmarks/tables.py --check    exit with 1 if one of them is not, and change nothing
+    python benchmarks/tables.py --check    exit with 1 if a document is not up to date, and change nothing
 
 A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The script replaces all text between them.
 
-NAME is a key of TABLES, which has the record and the columns of each table, or of SENTENCES. Sentences take their numbers from records and
-from model_new.py's headings. FOLDER/NAME takes the records of another GPU from a folder. Every table needs a record: it is an error if a
-marker's record is missing, was cut short, or lacks rows that could not be measured. (wanted.json is kept by hand.)
+NAME is a key of TABLES or of SENTENCES. TABLES has the record and the columns of each table. SENTENCES has the functions that write other
+text, with numbers from records or from model_new.py. FOLDER/NAME is the table NAME with the records in a folder, which are those of another
+GPU. It is an error if a record is missing, was cut short, or lacks rows that could not be measured. (wanted.json is written by hand.)
 """
 
 import argparse
@@ -30,11 +30,13 @@ class TableError(Exception):
 
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
-FAR = 1.25  # median over 10th percentile, as in check.py (which imports torch; this needs none)
+# A side counts as disturbed if its median exceeds its 10th percentile by this factor. check.py uses the same factor. It is not imported
+# from there, because that would import torch, which this script does not need.
+FAR = 1.25
 
 
 def microseconds(value):
-    """Three to four digits: 9.2, 112, 2,728; no more is measured."""
+    """Returns a time as text, such as 9.2, 112 or 2,728. Measurements are not exact enough for more digits."""
     return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
@@ -45,45 +47,50 @@ def ratio(value):
 
 
 def error(value):
-    """7.3e-7, without the padding zero of the exponent."""
+    """Returns an error as text, such as 7.3e-7. Python would pad the exponent with a zero: 7.3e-07."""
     return re.sub(r"e([-+])0*(\d)", r"e\1\2", f"{value:.1e}").replace("e+", "e") if value else "0"
 
 
 class Row(dict):
-    """A row of a record, or one of its sides, with what tables and sentences say about it. JSON objects are read as Rows."""
+    """A row of a record, or one side of a row. The properties are the texts that tables and sentences show. Every JSON object in a record
+    is read as a Row."""
 
     # Properties of a side
     median = property(lambda side: microseconds(side["median_us"]))
     time = property(lambda side: f"{side.median} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})")
-    disturbed = property(lambda side: side["median_us"] > FAR * side["p10_us"])  # the calls lie so far apart that others were at work
+    # The times of such a side vary so much that other processes must have been at work.
+    disturbed = property(lambda side: side["median_us"] > FAR * side["p10_us"])
     time_if_disturbed = property(lambda side: side.time if side.disturbed else side.median)
     norm_error = property(lambda side: error(side["norm_error"]))
     errors = property(lambda side: f"{side.norm_error} / {error(side['worst_error'])}")
     # Properties of a row
     ratio = property(lambda row: ratio(row["ratio"]))
     quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
-    # If a side was disturbed, the ratio is at most that of the 10th percentiles, which stand for undisturbed calls: noise hides no loss.
+    # If a side was disturbed, this is the smaller of two ratios: that of the medians, and that of the 10th percentiles, which stand for
+    # undisturbed calls. Noise can therefore not hide that ours is slower.
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
     dims = property(lambda row: [int(side) for side in row["shape"].split(" x ")])
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
     size_and_dtype = property(lambda row: row.size + (f", {row['dtype']}" if row["dtype"] != "float32" else ""))
-    outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")  # elements that packing kept whole
+    # Outliers are elements that are too small for a scaled pair of float16.
+    outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")
     path = property(lambda row: (row["path"] or "not said") + row.outliers)
     gradients = property(lambda row: ", forward and backward" if row.get("problem", "").endswith("dB") else "")
     breach = property(lambda row: "" if row["within_contract"] else " (not within the contract)")
-    rate = property(lambda row: f"{row['useful_flop'] / row['ours']['median_us'] / 1e6:.3g}")  # TFLOP/s, of what the mathematics needs
+    # The rate in TFLOP/s. Only the operations that the mathematics needs count.
+    rate = property(lambda row: f"{row['useful_flop'] / row['ours']['median_us'] / 1e6:.3g}")
 
     @property
     def label(self):
-        """What tells a product from the other products of its machine: its size, and everything that is not as usual."""
+        """A text that identifies a product among all products of its machine: its size, and every setting that is not the default."""
         problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
         named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
         return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients
 
     @property
     def quiet_ratio(self):
-        """{side: the ratio of the reference's time to its time}, with a dash if one of the two was disturbed."""
+        """{side: the reference's time divided by the side's time}. If the reference or the side was disturbed, a dash stands there."""
         sides, reference = {name: side for name, side in self.items() if isinstance(side, Row) and "median_us" in side}, self["reference"]
         ratios = {name: ratio(reference["median_us"] / side["median_us"]) for name, side in sides.items()}
         return {name: "–" if reference.disturbed or side.disturbed else ratios[name] for name, side in sides.items()}
@@ -111,18 +118,20 @@ def cell(template, row):
 
 
 def columns(rows, templates, group=None):
-    """The table of all rows, or of the rows of a group; None if there are none."""
+    """Returns the table of all rows, or of the rows of `group` alone. Returns None if there are no such rows."""
     rows = [row for row in rows if group is None or row["group"] == group]
     return markdown(templates, [[cell(template, row) for template in templates.values()] for row in rows]) if rows else None
 
 
 def kernel_of(mangled):
-    """A kernel's own name. A mangled name begins with the length of the kernel's name and the name, since no kernel is in a namespace."""
+    """Returns a kernel's name without its mangling. After _Z a mangled name has the length of the kernel's name, and then the name. That is
+    because no kernel is in a namespace."""
     return re.sub(r"_Z(\d+)(.*)", lambda found: found[2][: int(found[1])], mangled)
 
 
 def registers(rows):
-    """Registers per thread: the least and the most of a kernel's instances with a body (more than 4 registers), or a dash."""
+    """Returns a table of registers per thread, by architecture and kernel. A cell has the least and the most registers of the kernel's
+    instances. Instances with at most 4 registers have no body and do not count. A dash stands where no instance counts."""
     kernels, made = sorted({kernel_of(row["kernel"]) for row in rows}), []
     for architecture, (*found,) in groupby(rows, itemgetter("architecture")):
         of = [{row["registers"] for row in found if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels]
@@ -131,7 +140,8 @@ def registers(rows):
     return markdown(["architecture", *kernels, "bytes spilled"], made)
 
 
-SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "TB/s"), "byte": (1e6, "MB")}  # of ncu's base units
+# ncu's base unit: (divisor, unit in the table)
+SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "TB/s"), "byte": (1e6, "MB")}
 
 
 def profile(rows):
@@ -149,7 +159,7 @@ CYCLES |= {"chains": "chains", "writes C": "epilogue", "next tile": "next_stage"
 
 
 def cycles(rows):
-    """The parts of the fp16x3 kernel in thousands of cycles, which add up to the whole."""
+    """Returns a table of the parts of the fp16x3 kernel's time, in thousands of cycles. The parts add up to the whole kernel."""
     made = []
     for row in rows:
         parts = [f"{row[part] / 1000:.1f}" for part in CYCLES.values()]
@@ -186,8 +196,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def ratios_by_dtype(named_rows):
-    """[(name, ratios in the order of DTYPES)] of rows that differ only in their dtype. A dash stands for a row that was disturbed or not
-    measured."""
+    """Returns [(name, ratios in the order of DTYPES)]. Rows of the same name differ only in their dtype. A dash stands for a row that was
+    disturbed or not measured."""
     ratios = {}
     for name, row in named_rows:
         if row.quiet:
@@ -203,8 +213,8 @@ def sizes_shown(rows):
 
 
 def by_type(forward, backward, batch, family, h100, forced):
-    """A table of ratios with one row per dtype. Its columns are two sizes, gradients, two batches, the largest square products of the
-    family, an H100, and the kernel that serves all other GPUs. A column has at least two dtypes."""
+    """Returns a table of ratios with one row per dtype. Its columns are two sizes, gradients, two batches, the largest square products of
+    the suite `family`, an H100, and the mma kernel, which serves all other GPUs. A product measured in float32 alone gets no column."""
     square = [row for row in family if len({*row.dims}) == 1 and len(row.dims) == 2 and row["what"] != "L U"]
     square = [row for row in square if row.dims == max(other.dims for other in square)]
     batches = list(dict.fromkeys(row["shape"] for row in batch))[:2]
@@ -247,8 +257,8 @@ def proof(rows):
 
 
 def slower_rows(*records):
-    """[(machine, row)] of all products that are slower than the reference. The last record is the CPU's. A product in two suites counts
-    once."""
+    """Returns [(machine, row)] for all products that are slower than the reference. The last record is that of a CPU. A product that two
+    suites measure counts once."""
     found = {}
     for machine, rows in (("GPU", chain(*records[:-1])), ("CPU", records[-1])):
         found |= {(machine, row.label): row for row in rows if row.calm_ratio < 1}
@@ -278,11 +288,12 @@ def slowest(*records):
 
 
 def wanted(asked, *records):
-    """A table of wanted ratios, measured ratios, and reasons where the measured one is less. The last two records are the CPU's and the mma
-    kernel's."""
+    """Returns a table of wanted ratios and measured ratios. Where the measured ratio is smaller, the table has the reason. The last two
+    records are that of a CPU and that of the mma kernel."""
     *records, cpu, forced = records
     rows = {row.label: row for row in chain(*records) if row.quiet}
-    for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):  # of X; half of L is read besides
+    # A copy of X reads and writes X. The product L X also reads half of L, so it moves 5/4 of the bytes that the copy moves.
+    for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):
         rows |= {of + suffix: Row(ratio=moved * r[side]["median_us"] / r["ours"]["median_us"]) for of, r in rows.items() if side in r}
     rows |= {f"{row.label}, {how}": row for how, suite in (("on a CPU", cpu), ("mma kernel forced", forced)) for row in suite if row.quiet}
     made, missing = [], Row(ratio=0.0)
@@ -302,7 +313,7 @@ def parts():
 
 
 def count_tokens(code):
-    """The number of words, numbers and signs in C++ without its comments. What a string contains counts as well."""
+    """The number of words, numbers and signs in C++ without its comments. The contents of string literals count as well."""
     without_comments = re.sub(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or " ", code, flags=re.DOTALL)
     return len(re.findall(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", without_comments))
 
@@ -328,7 +339,7 @@ TIMES = SPEED | ERRORS
 PRODUCTS = {"product (float32, if nothing is said)": "{row.label}", **TIMES}
 PEER_NAMES = {"reference": "`tril(matmul)`", "tf32": "the same, TF32 allowed", "strmm": "cuBLAS TRMM", "blocked": "cuBLAS, blocks of 1024"}
 PEER_NAMES |= {"triton": "Triton kernel", "ours": "**ours**"}
-PEERS = {"N (times in µs)": "{row.size_and_dtype}"}  # in README, short
+PEERS = {"N (times in µs)": "{row.size_and_dtype}"}  # the short table in README.md
 PEERS |= {name: f"{{{side}.time_if_disturbed}}" for side, name in PEER_NAMES.items()}
 PEERS |= {"ratio": "{row.quiet_ratio[ours]}", "error of TF32": "{tf32.norm_error}", "of ours": "{ours.norm_error}"}
 PEERS_ERRORS = {"N": "{row.size_and_dtype}"}
@@ -336,7 +347,9 @@ PEERS_ERRORS |= {f"{name}, µs; error": f"{{{side}.time}}; {{{side}.errors}}" fo
 FAMILY = PRODUCTS | {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
 HOST = {"host time a call, µs": "{mode} (N = {N})", "torch.matmul": "{row[torch.matmul].median}", "tril(matmul)": "{tril(matmul).median}"}
 HOST |= {"ours": "{tril_matmul.median}", "ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
-LIMITS = {  # the parts of a product, and the ratio if packing cost a copy, the products what they cost cuBLAS, and nothing more
+# The times of a product's parts, and a limit of the ratio. The limit holds for a product that takes the time of a copy for packing and
+# cuBLAS's time for the float16 products, and no other time.
+LIMITS = {
     "N": "{N}",
     "copy, µs": "{copy.median}",
     "float16 product, uniform, µs": "{float16_product_uniform.median}",
@@ -347,7 +360,8 @@ LIMITS = {  # the parts of a product, and the ratio if packing cost a copy, the 
     "copy, then product, uniform, µs (ratio)": "{copy_then_product_uniform.median} ({row.quiet_ratio[copy_then_product_uniform]})",
     "normal, µs (ratio)": "{copy_then_product_normal.median} ({row.quiet_ratio[copy_then_product_normal]})",
 }
-CHECK = {"check.py": "{problem}, {dtype}{row.settings} {dims}", "calls judged": "{calls}", "verdict": "{verdict}"}  # its times are its own
+# The times in this table are those that check.py measures.
+CHECK = {"check.py": "{problem}, {dtype}{row.settings} {dims}", "calls judged": "{calls}", "verdict": "{verdict}"}
 for mode, head in (("forward", "forward"), ("gradients", "with backward")):
     CHECK |= {f"{head}: reference, µs": f"{{timings[{mode}][reference_us]:,.0f}}"}
     CHECK |= {f"{head}: ours, µs": f"{{timings[{mode}][solution][us]:,.0f}}", f"{head}: ratio": f"{{timings[{mode}].ratio}}"}
@@ -360,7 +374,8 @@ DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "
 DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: norm": "{row.norm_error}"}
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
 SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
-TABLES = {  # name -> record, columns of it and the group that its rows are of, or what renders them
+# name: (record, {head of a column: template of its cells} or a function that renders the rows). A third item selects the rows of one group.
+TABLES = {
     "peers": ("peers", lambda rows: columns(sizes_of_peers(rows), PEERS)),
     "peers-errors": ("peers", PEERS_ERRORS),
     "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": "{row.rate}", **ERRORS}, "sizes"),
@@ -374,9 +389,9 @@ NAN |= {f"{place}, {value}": f"{{ratios[{place} {value}]:.1f}}" for value in ("n
 NAN |= {"most": "{most:.1f}"}
 OWN |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
-TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
-VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them
-SENTENCES = {  # name -> records, renderer of their rows
+TABLES |= {name: (name, made) for name, made in OWN.items()}  # tables of all rows of the record that has the same name
+VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # key in a record: name in a table
+SENTENCES = {  # name: (records, a function that renders their rows)
     "factor": (("peers",), factor),
     "by-type": (("forward", "backward", "batch", "family", "h100/forward", "mma"), by_type),
     "seconds": (("build", "check"), seconds),
@@ -391,7 +406,7 @@ SENTENCES = {  # name -> records, renderer of their rows
 
 
 def read_record(results, suite):
-    """The complete record of a suite, or of FOLDER/suite. Raises TableError."""
+    """Returns the record of a suite, or of FOLDER/suite. Raises TableError if the record is missing or not complete."""
     path, (folder, _, name) = results / f"{suite}.json", suite.rpartition("/")
     remedy = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
     try:
@@ -401,7 +416,8 @@ def read_record(results, suite):
     if not record.get("complete"):
         raise TableError(f"{path} was cut short; {remedy}")
     marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
-    if len(record["failures"]) > len(marked):  # a marked row is a failure that its table shows; the others left no row to show
+    # A marked row is a failure that its table shows. Any further failure has left no row, so that the record lacks it.
+    if len(record["failures"]) > len(marked):
         raise TableError(f"{path} lacks rows that failed ({'; '.join(record['failures'])}); {remedy}")
     return record
 
@@ -449,8 +465,8 @@ def refilled(path, results):
 
 
 def bring_up_to_date(document, script, files, made, arguments=None):
-    """The command line of this script and of figures.py. made(path, results) returns a function that writes the file, or None. Returns the
-    exit status."""
+    """Runs the command line of this script or of figures.py. made(path, results) returns a function that writes the file, or None if the
+    file is up to date. Returns the exit status."""
     parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")

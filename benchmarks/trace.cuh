@@ -1,7 +1,7 @@
-// TRACE(role, event) for `benchmark.py --suite cycles`: writes down when a role of a CTA reached an event of the fp16x3 kernel.
+// TRACE(role, event) records when a role of a CTA reaches an event of the fp16x3 kernel. `benchmark.py --suite cycles` uses it.
 //
-// NVCC_APPEND_FLAGS="-include benchmarks/trace.cuh" puts this file in front of model_new.py's CUDA source, which leaves TRACE empty
-// otherwise. The clock of an SM (%clock64) measures durations; %globaltimer compares SMs.
+// NVCC_APPEND_FLAGS="-include benchmarks/trace.cuh" puts this file in front of model_new.py's CUDA source. Without this file that source
+// defines an empty TRACE. %clock64, the clock of an SM, measures durations on this SM. %globaltimer relates the times of different SMs.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -10,14 +10,15 @@ enum TraceEvent : int {
   kEntered, kPreviousDone, kFirstStageFull, kTileSummed, kTileWritten, kTilesDone, kExited, kChainSummed, kChainKept, kZerosBegun, kZerosWritten
 };
 
-// The entries of a role, and how many there are. cycles.py reads it as an array of 64-bit words.
+// The entries of one role of one CTA. `count` also counts events for which no entry is left. cycles.py reads a Trace as an array of 64-bit
+// words.
 struct Trace {
   unsigned long long count, unused;
   struct {
-    unsigned long long cycles, nanoseconds_and_event;   // the event in the lowest four bits
+    unsigned long long cycles, nanoseconds_and_event;   // the event is in the lowest four bits
   } entry[255];
 };
-static __device__ Trace traces[264][4];   // by CTA and role
+static __device__ Trace traces[264][4];   // [CTA][role]
 
 static __device__ inline void trace(int role, int event) {
   unsigned thread;
@@ -34,11 +35,11 @@ static __device__ inline void trace(int role, int event) {
       mine.entry[index].nanoseconds_and_event = nanoseconds << 4 | event;
     }
   }
-  __syncwarp();   // what follows may need a whole warp
+  __syncwarp();   // the code after TRACE may need all lanes of the warp
 }
 #define TRACE(role, event) trace(role, event)
 
-// Each part of the build has its own traces: take_traces_0 copies and clears those of part 0.
+// Each part of the build has its own `traces`. take_traces_0 copies the traces of part 0 to the host and clears them.
 #define TRACE_NAME_2(part) take_traces_##part
 #define TRACE_NAME(part) TRACE_NAME_2(part)
 extern "C" __attribute__((visibility("default"))) int TRACE_NAME(PART)(void* to) {

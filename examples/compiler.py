@@ -1,6 +1,6 @@
 """Prints the pip packages that bring an nvcc for the installed torch, on a machine without a CUDA toolkit.
 
-The next command installs the packages. If there are none, the script says why on standard error, and the command does nothing.
+The command below installs the packages. If there are no such packages, the script says why on standard error, and nothing is installed.
 
     python examples/compiler.py | xargs -r pip install
 """
@@ -14,7 +14,7 @@ SOLUTION = Path(__file__).parents[1] / "model_new.py"
 
 
 def read_names():
-    """The names of the packages. They stand in model_new.py, which is read and not imported, since an import builds the kernels."""
+    """Returns the names of the packages, which stand in model_new.py. That file is not imported, because an import builds the kernels."""
     statements = ast.parse(SOLUTION.read_text(encoding="utf-8")).body
     (names,) = (each.value for each in statements if isinstance(each, ast.Assign) and ast.unparse(each.targets) == "_PIP_PACKAGES")
     return ast.literal_eval(names)

@@ -1,14 +1,14 @@
-"""Several GPUs: batches of products as DTensors, and the columns of one product spread over the ranks.
+"""Computes products on several GPUs: batches as DTensors, and one product whose columns are spread over the ranks.
 
-Without torchrun the script runs in one process, to compare with. GPUs communicate by nccl, and CPUs by gloo.
+Without torchrun the script runs in one process, for comparison. GPUs communicate by nccl, and CPUs by gloo.
 
     torchrun --nproc-per-node 2 examples/distributed.py
     torchrun --nproc-per-node 2 examples/distributed.py --size 32768
     python examples/distributed.py
 
-register() tells torch.distributed.tensor how to divide the operators of model_new.py. Its functions then take DTensors.
+register() tells torch.distributed.tensor how to divide the operators of model_new.py. The functions of model_new.py then take DTensors.
 column_parallel() computes one product. Every rank has all of A, and each rank has some columns of B and the same columns of C.
-The script compares both, and their gradients, with float64. It prints their times beside the times on one device.
+The script compares the results and the gradients of both with float64. It prints the times on all devices beside the times on one device.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def product_placements(X, Y, contraction, structure):
     """Returns the placements of C, X and Y along one dimension of a mesh, where C[i, j] is the sum over k of X[i, k] Y[k, j].
 
     A leading dimension may always be divided. An index i, j or k may be divided if neither of the two matrices with this index is
-    triangular or symmetric. Two examples are the columns of X in triangular_matmul(A, X), and the columns of X in gram(X), where each rank
-    then has one term of the sum (Partial).
+    triangular or symmetric. For example, the columns of X in triangular_matmul(A, X) may be divided. The columns of X in gram(X) may be
+    divided, too, and each rank then has one term of the sum (Partial).
     """
     x, y, c = model_new._masks(structure)
     rows, columns = X.ndim - 2, X.ndim - 1
@@ -68,8 +68,8 @@ def inverse_placements(L, unitriangular):
 
 
 def warn_of_gathering(operator, *operands):
-    """Warns that DTensor will gather an operand that cannot stay divided. torch's own operators are treated likewise. DTensor
-    caches its decision, so that there is one warning per shape."""
+    """Warns that DTensor will gather an operand that cannot stay divided. DTensor gathers operands of torch's own operators in the same
+    way. It caches its decision, so that there is one warning per shape."""
     for name, T, known in operands:
         wrong = [place for place in T.placements if place.is_shard() and place not in known]
         if wrong:
@@ -88,10 +88,10 @@ def register():
     and the other is sharded, each rank uses its part of the replicated one, and an all-reduce sums that operand's gradient.
 
     An operand is gathered first if a sharded dimension is no multiple of the mesh's size. It is also gathered, with a warning, if
-    product_placements does not allow its placement. Partial sums are added first. A dimension of size 1 that is broadcast must be
-    replicated beforehand, because torch cannot expand a sharded dimension.
+    product_placements does not allow its placement. An operand of partial sums is summed over the ranks first. A dimension of size 1 that
+    is broadcast must be replicated beforehand, because torch cannot expand a sharded dimension.
 
-    Call it again after model_new.py was executed again, which defines the operators anew.
+    If model_new.py is executed again, it defines the operators anew, and register() has to be called again.
     """
     register_sharding(torch.ops.tril_matmul.product.default)(product_placements)
     register_sharding(torch.ops.tril_matmul.inverse.default)(inverse_placements)
@@ -101,10 +101,11 @@ def register():
 #
 # Column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds. The first half of the columns therefore has 7/8 of the work.
 #
-# So columns are cut into 2 * world * folds blocks of equal width. A fold is 2 * world consecutive blocks. Its blocks go to the ranks
-# 0, 1, .., world - 1 and then back, world - 1, .., 1, 0. Every other fold goes to the ranks in reverse. The way back evens out work
-# that falls linearly. The reversal evens out most of the remaining difference. With two ranks and two folds, both ranks have the same
-# work. In the folded order the blocks of rank 0 come first, then the blocks of rank 1, and so on.
+# So columns are cut into 2 * world * folds blocks of equal width. A fold is 2 * world consecutive blocks. Its first `world` blocks go to
+# the ranks 0, 1, .., world - 1, and its other blocks to the ranks world - 1, .., 1, 0. Every second fold reverses the order of the ranks.
+# The two opposite orders in a fold even out work that falls linearly. The reversal of every second fold evens out most of the remaining
+# difference. With two ranks and two folds, both ranks have the same work. In the folded order the blocks of rank 0 come first, then the
+# blocks of rank 1, and so on.
 
 
 def blocks_of(rank, world, folds):
@@ -149,8 +150,9 @@ class ColumnBlocks(torch.autograd.Function):
 
         C1 = tril(A11) tril(B1),    C2 = A21 tril(B1) + tril(A22) B2
 
-    which leaves out every product with a zero. With eight blocks, one triangular_matmul(A, tril(B)) from the diagonal block on would do
-    a fifth more work. An autograd.Function can write results in place. Without it, autograd would copy C twice to join slices.
+    These products leave out every multiplication by zero. With eight blocks, a single triangular_matmul(A, tril(B)) over the rows from the
+    diagonal block on would do a fifth more work. This class is an autograd.Function, because such a function can write results in place.
+    Otherwise autograd would copy C twice to join slices.
     """
 
     @staticmethod
@@ -174,7 +176,7 @@ class ColumnBlocks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, G):
-        """Each gradient is a sum of masked products of the same family."""
+        """Adds up each gradient from masked products, which the same operator computes."""
         A, B = ctx.saved_tensors
         dA, dB = torch.zeros_like(A), torch.zeros_like(B)
 
@@ -192,7 +194,7 @@ class ColumnBlocks(torch.autograd.Function):
 
 
 def column_parallel(A, B, mesh, folds=2):
-    """C = tril(A) tril(B), each rank computing its own columns.
+    """Computes C = tril(A) tril(B). Each rank computes its own columns.
 
     Args:
         A: A DTensor (N, N). If it is not replicated, it is gathered.
@@ -226,7 +228,8 @@ def column_parallel(A, B, mesh, folds=2):
         in_grad_placements=([Partial()], [Shard(1)]),
         device_mesh=mesh,
     )
-    return local(A.redistribute(mesh, [Replicate()]), B)  # the gradient of redistribute goes from Partial to Replicate, by the all-reduce
+    # In the backward pass redistribute takes the gradient of A from Partial to Replicate, which is the all-reduce.
+    return local(A.redistribute(mesh, [Replicate()]), B)
 
 
 # ---- The script. -----------------------------------------------------------------------------------------------------
@@ -262,7 +265,8 @@ def largest_error(results, expected):
 
 
 def print_rows(what, alone, together, error, device):
-    """Prints two rows of the table: forward, and forward with backward. Each compares one device with all devices. Returns the rows."""
+    """Prints two rows of the table and returns them. One row is the forward pass, and one is forward with backward. Each row compares one
+    device with all devices."""
     rows = []
     for name, *calls in zip(("forward", "forward + backward"), alone, together, strict=True):
         one, all_ = (slowest(call, device) for call in calls)
@@ -297,7 +301,7 @@ def columns(mesh, N, folds, device):
     C, dA, dB = together[1]()
     results = unfold(C.full_tensor(), world, folds), dA.full_tensor(), unfold(dB.full_tensor(), world, folds)
     error = largest_error(results, exact(A, B, G))
-    del C, dA, dB, results  # a matrix of 32768 x 32768 takes 4.3 GB
+    del C, dA, dB, results  # frees memory: a float32 matrix of 32768 x 32768 takes 4.3 GB
     rows = print_rows(f"{N} x {N}, columns", alone, together, error, device)
     of_dA = torch.zeros_like(A)
     reduce = slowest(lambda: dist.all_reduce(of_dA), device)
@@ -326,13 +330,13 @@ def parse_arguments(arguments):
     if given.size is None:
         given.size = 8192 if given.device == "cuda" else 1024
     given.batch = given.batch or ((512, 512) if given.device == "cuda" else (16, 64))
-    world = int(os.environ.get("WORLD_SIZE", 1))  # torchrun sets it
+    world = int(os.environ.get("WORLD_SIZE", 1))  # torchrun sets WORLD_SIZE
     if min(given.size, given.folds) < 1 or given.size % (2 * world * given.folds):
         says = f"--size {given.size} --folds {given.folds} is given, with {world} rank{'' if world == 1 else 's'}"
         parser.error(f"{says}; a multiple of 2 * ranks * folds is accepted as --size, and --folds from 1 on")
     if min(given.batch) < 1:
         parser.error(f"argument --batch: {given.batch[0]} {given.batch[1]} is given; two positive numbers are accepted")
-    if given.json and not given.json.absolute().parent.is_dir():  # an error before the work, not after it
+    if given.json and not given.json.absolute().parent.is_dir():  # checked here, so that an error comes before the work
         parser.error(f"argument --json: {given.json} is given; a file in an existing folder is accepted")
     return given
 
@@ -341,7 +345,7 @@ def main(arguments=None):
     given = parse_arguments(arguments)
     cuda = given.device == "cuda"
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast, which not every host allows
-    backend, alone = "nccl" if cuda else "gloo", "RANK" not in os.environ  # torchrun sets it
+    backend, alone = "nccl" if cuda else "gloo", "RANK" not in os.environ  # torchrun sets RANK
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group(backend, **({"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}))
@@ -356,7 +360,8 @@ def main(arguments=None):
         rows += columns(mesh, given.size, given.folds, given.device)
         if given.json and dist.get_rank() == 0:
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
-        # If a thread of gloo releases tensors while Python ends, the process aborts; torch 2.13 does so with plain DTensors as well
+        # If a thread of gloo releases tensors while Python ends, the process aborts. The barrier and the pause prevent that. In torch 2.13
+        # the process aborts with plain DTensors as well.
         dist.barrier()
         time.sleep(0.1)
     finally:

@@ -1,4 +1,4 @@
-"""Products of triangles in practice: normal distributions, given by the Cholesky factors of their covariances.
+"""Uses products of triangles for normal distributions that are given by the Cholesky factors of their covariances.
 
 The script runs on the GPU if there is one.
 
@@ -6,7 +6,8 @@ The script runs on the GPU if there is one.
     python examples/gaussian.py --batch 64 --size 256 --samples 1000
 
 torch.distributions.MultivariateNormal(mean, scale_tril=L) treats L as a dense matrix when it draws samples or computes the covariance and
-the precision. This script does the same with triangular_matmul, gram and triangular_inverse, compares each with torch's, and times both.
+the precision. This script computes the same with triangular_matmul, gram and triangular_inverse. It compares each result with that of
+torch, and times both.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from timing import add_device, milliseconds, name_of, note_of, relative_error  #
 from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
 
 LARGEST_COPY = 5 * 10**9  # bytes; rsample is not timed if it would copy more
-LARGEST_DIFFERENCE = 1e-5  # between the float32 results of ours and torch's, relative to their norm
+LARGEST_DIFFERENCE = 1e-5  # the largest difference between our float32 result and torch's, relative to its norm
 
 
 def make_factors(batch, size, device="cpu", seed=0):
@@ -71,7 +72,7 @@ def main(arguments=None):
     one = torch.eye(given.size, device=given.device).expand(L.shape)
 
     def of_torch():
-        """Makes a new distribution for each call, since it caches what it has computed."""
+        """Makes a new distribution for each call, because a distribution caches what it has computed."""
         return MultivariateNormal(mean, scale_tril=L, validate_args=False)
 
     print(f"{given.batch} distributions of {given.size} variables, {given.samples} samples each, float32")
@@ -88,7 +89,8 @@ def main(arguments=None):
         mine, its = (milliseconds(call, given.device) for call in (ours, its))
         print(f"{name:<18} {mine:>10.3f} {its:>10.3f} {its / mine:>7.2f}x {difference:>11.1e}")
         different = max(different, difference)
-    # rsample copies L for each sample, to multiply the copy by one column. That is why it is not in the table.
+    # rsample copies L for each sample and multiplies each copy by one column. Because of these copies it is not in the table, but printed
+    # by itself.
     copies, shape = given.samples * L.nbytes, torch.Size([given.samples])
     if copies <= LARGEST_COPY:
         drawn, rsample = (

@@ -1,4 +1,4 @@
-"""Writes model_new.py as KernelBench wants one of its level 1 problems, under the names that it looks for.
+"""Writes a copy of model_new.py that solves a level 1 problem of KernelBench, with the names that KernelBench looks for.
 
 python examples/kernelbench.py upper file.py         problem 14; lower: 15, transposed_a: 16
 """
@@ -10,7 +10,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROBLEMS = {  # problem: (its number, the prefix of the model's name, its inputs)
-    "lower": (15, "", None),  # the file has these inputs already
+    "lower": (15, "", None),  # model_new.py already has the inputs of this problem
     "upper": (14, "Upper", "[torch.rand(4096, 4096).triu() for _ in range(2)]"),
     "transposed_a": (16, "TransposedA", "[torch.rand(8192, 2048), torch.rand(8192, 4096)]"),
 }

@@ -7,8 +7,8 @@ The script times a few sizes, in bfloat16 on the GPU if there is one, and otherw
 
 Muon replaces the update X of a matrix by a polynomial of X, which has the same singular vectors, and singular values near 1. (Keller
 Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024, https://kellerjordan.github.io/posts/muon.) Each iteration
-has three products. Two of them are symmetric: A = X X^T, and A A, which is A A^T because A is symmetric. gram() computes one half of
-these.
+has three products. Two of them are symmetric: A = X X^T, and A A, which is A A^T because A is symmetric. gram() computes only one half
+of each symmetric product.
 
 The script times one orthogonalisation with five iterations, as one step of the optimiser needs it for one matrix. It compares gram() with
 dense products and, on a GPU where it is installed, with flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton).
@@ -28,13 +28,13 @@ from timing import add_device, milliseconds, name_of, note_of  # noqa: E402
 
 from model_new import gram  # noqa: E402
 
-A1, A3, A5 = 3.4445, -4.7750, 2.0315  # the polynomial A1 x + A3 x^3 + A5 x^5, which is steep at zero, from the page above
+A1, A3, A5 = 3.4445, -4.7750, 2.0315  # Muon's polynomial is A1 x + A3 x^3 + A5 x^5; the numbers are from the page above
 ITERATIONS = 5
 EPSILON = 1e-7  # avoids a division by zero if the update is zero
 
 
 def by_gram(X):
-    """Returns (A3 A + A5 A A) / A5 for A = X X^T. The next product multiplies by A5, which costs nothing there."""
+    """Returns (A3 A + A5 A A) / A5 for A = X X^T. The caller's next product has the factor A5, which costs nothing there."""
     A = gram(X)
     return torch.add(gram(A), A, alpha=A3 / A5)
 
@@ -49,7 +49,7 @@ def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
     """Orthogonalises an update G (M, N): if G = U S V^T, the result is nearly U V^T, in G's dtype. On a GPU the products are bfloat16."""
     X = G.to(torch.bfloat16 if G.is_cuda else G.dtype)
     tall = G.shape[0] > G.shape[1]
-    X = X.mT if tall else X  # so that X X^T has the smaller side
+    X = X.mT if tall else X  # now X X^T has the smaller of the two sides
     X = X / (X.norm() + EPSILON)  # no singular value is above 1
     for _ in range(iterations):
         X = torch.addmm(X, polynomial(X), X, beta=A1, alpha=A5)

@@ -4,7 +4,7 @@ python examples/plot.py time.svg
 python examples/plot.py time.png --solution theirs.py
 
 The default sizes are 256 to 4096, and 64 to 1024 without a GPU. Options that the script does not know are handed on to check.py. Each
-size takes as long as check.py does. The script says how far it is and how long that took.
+size takes as long as a run of check.py. After each size the script prints its progress and the time so far.
 """
 
 import argparse
@@ -20,8 +20,8 @@ CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "check.py
 
 
 def run_check(options, record):
-    """Runs check.py with these options. Its record is written to the file `record`, which is temporary and not mentioned. Returns the exit
-    status."""
+    """Runs check.py with these options, prints its output, and returns its exit status. check.py writes its record to the temporary file
+    `record`. The line of the output that names this file is not printed."""
     command = [sys.executable, CHECK, *options, "--json", record]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as check:
         for line in check.stdout:
@@ -44,7 +44,7 @@ def judged(size, options):
 def draw(records, path):
     from matplotlib.figure import Figure
 
-    sizes = [record["options"]["size"] for record in records]  # the dims of an inverse begin with its batch
+    sizes = [record["options"]["size"] for record in records]  # not the dims, because those of an inverse begin with its batch
     times = [record["timings"]["forward"] for record in records]
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
@@ -68,13 +68,13 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="a .png, .svg or .pdf")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the one before")
-    # Both options are declared, so that forms such as --json=FILE and abbreviations are refused as well.
+    # These two options are declared only to be refused below. parse_known_args then also finds forms such as --json=FILE and abbreviations.
     parser.add_argument("--no-timing", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help=argparse.SUPPRESS)
     options, handed_on = parser.parse_known_args(argv)
     if not options.file.endswith((".png", ".svg", ".pdf")):
         parser.error(f"{options.file}: the name of a .png, .svg or .pdf file is accepted")
-    if not os.access(os.path.dirname(options.file) or ".", os.W_OK):  # before the judging, not after it
+    if not os.access(os.path.dirname(options.file) or ".", os.W_OK):  # checked here, so that an error comes before the judging
         parser.error(f"{options.file}: the name of a file in an existing folder that can be written to is accepted")
     if options.no_timing or options.json is not None:
         parser.error("--no-timing leaves nothing to draw, and --json is this script's own; any other option of check.py is accepted")

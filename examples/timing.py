@@ -1,6 +1,6 @@
-"""What the examples share to measure with: the option --device, and the time of a call on a device.
+"""Holds what the examples share for measurements: the option --device, and a function that times a call on a device.
 
-It is a module of the other examples, and does nothing by itself.
+The other examples import this file. It does nothing by itself.
 """
 
 import argparse
@@ -31,10 +31,10 @@ def name_of(device):
 
 
 def milliseconds(call, device, calls=CALLS, in_a_row=1):
-    """The median time of a call, over `calls` rows of `in_a_row` calls each. One call before the first row is not counted.
+    """Returns the median time of a call, over `calls` rows of `in_a_row` calls each. One call before the first row is not counted.
 
-    On a GPU it is the time between events of the current stream. If a row has several calls, one more call before each row is not counted:
-    the host gets ahead while the GPU computes it.
+    On a GPU the time of a row is the time between two events on the current stream. If a row has several calls, one more call comes before
+    each row and is not counted. While the GPU computes this call, the host launches the calls of the row.
     """
 
     def row():
@@ -67,7 +67,8 @@ def relative_error(result, expected):
 
 
 def note_of(device):
-    """What follows the unit of the times at the head of a table: nothing on a GPU, for which this project is."""
+    """Returns the text that follows the unit of the times at the head of a table. On a GPU it is empty. On a CPU it warns that the times do
+    not show how fast a GPU is."""
     return ". On a CPU this shows that the values agree, not how fast a GPU is" if torch.device(device).type == "cpu" else ""
 
 

@@ -20,9 +20,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # model_new.py and reference_model.py lie there
 
-LEARNING_RATE = 0.005  # is divided by sqrt(N), like the spread of the factors' entries
-START_SPREAD = 0.05  # spread of the factors about the identity at the start
-TARGET_SPREAD = 0.5  # spread of the target's factors about the identity
+LEARNING_RATE = 0.005  # Adam's learning rate is this divided by sqrt(N), as the spreads are
+START_SPREAD = 0.05  # standard deviation, times sqrt(N), by which the factors differ from the identity at the start
+TARGET_SPREAD = 0.5  # standard deviation, times sqrt(N), by which the target's factors differ from the identity
 WARM_STEPS = 5
 EPSILON = 1e-6  # Adam's epsilon; the default, 1e-8, lets an entry take full steps even if its gradient is rounding noise
 
@@ -34,8 +34,8 @@ def factor(size, spread, generator):
 
 
 def make_target(size, device="cpu", seed=0):
-    """Returns the product of two lower triangular factors (size, size), computed in float64. Because it has factors, a fit is
-    possible."""
+    """Returns the product of two lower triangular factors (size, size), computed in float64. Because the target is such a product, a fit
+    is possible."""
     generator = torch.Generator().manual_seed(seed)
     first, second = (factor(size, TARGET_SPREAD, generator).double() for _ in range(2))
     return (first @ second).tril().float().to(device)
@@ -68,8 +68,8 @@ def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=No
     optimizer = torch.optim.Adam([L1, L2], lr=learning_rate / N**0.5, eps=EPSILON)
     losses = []
     for step in range(steps + 1):
-        loss = (product(L1, L2) - target).square().sum() / N  # about the same number at every N
-        losses.append(loss.detach())  # stays on the device; reading each one would make the host wait
+        loss = (product(L1, L2) - target).square().sum() / N  # the division makes it about the same at every N
+        losses.append(loss.detach())  # the loss stays on the device, because reading each loss would make the host wait
         if report is not None and (step % max(1, steps // 20) == 0 or step == steps):
             report(step, loss.item())
         if step < steps:
@@ -88,7 +88,7 @@ def plot(curves, file):
     """Writes the loss curves {name: losses} to a PNG."""
     import matplotlib
 
-    matplotlib.use("Agg")  # no display needed
+    matplotlib.use("Agg")  # this backend needs no display
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
@@ -96,19 +96,19 @@ def plot(curves, file):
         axes.semilogy(losses, style, label=name)
     axes.set(xlabel="step", ylabel="loss", title="Fitting a product of two lower triangular factors")
     axes.legend()
-    figure.savefig(file, format="png", dpi=150, bbox_inches="tight")  # whatever the name ends with
+    figure.savefig(file, format="png", dpi=150, bbox_inches="tight")  # a PNG, whatever the file's name ends with
     pyplot.close(figure)
 
 
 def measure(product, target, steps, report=None):
-    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes. The last one is None on a CPU,
-    where torch does not count memory."""
+    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes. On a CPU the peak is None, because torch
+    does not count memory there."""
     cuda = target.is_cuda
     if cuda:
         torch.cuda.synchronize(target.device)
         torch.cuda.reset_peak_memory_stats(target.device)
     start = time.perf_counter()
-    losses = train(product, target, steps, report=report)  # it reads the losses, so it waits for the GPU
+    losses = train(product, target, steps, report=report)  # train() reads the losses, so it has waited for the GPU
     milliseconds = (time.perf_counter() - start) * 1e3 / (steps + 1)
     return losses, milliseconds, torch.cuda.max_memory_allocated(target.device) / 1e6 if cuda else None
 
@@ -140,7 +140,7 @@ def parse_arguments(arguments):
     if given.plot is not None:
         if not given.plot.absolute().parent.is_dir():
             parser.error(f"argument --plot: there is no folder {given.plot.absolute().parent}")
-        try:  # an error before the training, not after it
+        try:  # checked here, so that an error comes before the training
             import matplotlib  # noqa: F401
         except ImportError:
             parser.error("argument --plot: needs matplotlib, which is not installed (pip install matplotlib)")

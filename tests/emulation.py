@@ -1,11 +1,12 @@
-"""Kernels without a GPU: the C++ compiler compiles the CUDA source, and a scheduler of fibres runs it.
+"""Runs kernels without a GPU: the C++ compiler compiles the CUDA source, and a scheduler of fibres runs it.
 
 Each thread of a cluster is a fibre. PRELUDE implements what CUDA does for a warp, a CTA or a cluster: barriers, shuffles, mma and wgmma,
 asynchronous copies, and messages between CTAs. Copies arrive, and tensor cores multiply, either at once or as late as the kernel allows.
-A missing barrier shows in one of the two. C, shared memory and the elements that an operand does not have hold NaN beforehand.
+If a barrier is missing, one of these two ways gives a wrong result. Before a kernel runs, C and shared memory hold NaN, and so do the
+elements outside an operand's mask.
 
-A program is PRELUDE, sections of the source (each through on_host, if it declares shared memory), PRODUCT, and a main that calls
-run_product.
+A program consists of PRELUDE, sections of the CUDA source, PRODUCT, and a main that calls run_product. A section that declares shared
+memory goes through on_host first.
 """
 
 import re
@@ -19,14 +20,15 @@ STATIC = re.compile(r"__shared__ (alignas\(\d+\) )?((?:struct \{.*?^ *\}|[\w:]+)
 
 
 def on_host(section):
-    """A section of the CUDA source whose shared memory lies in the emulated CTA: dynamic memory first, then the variables."""
+    """Returns a section of the CUDA source, changed so that its shared memory lies in the emulated CTA. Dynamic shared memory comes first
+    there, and the variables follow."""
 
     def variables(declaration):
         alignment, kind, names = declaration.groups(default="")
         lines = []
         for declarator in re.split(r", (?![^\[]*\])", names):
             name = re.match(r"\w+", declarator)[0]
-            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # a static variable with the type and the alignment
+            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # a static variable of the same type and alignment
             lines.append(f"{alignment}static {kind} {stand_in}; auto& {name} = IN_SHARED_MEMORY({name}_stand_in);")
         return " ".join(lines)
 
@@ -34,7 +36,7 @@ def on_host(section):
 
 
 def as_variable(section, name):
-    """A section whose integer constant `name` is a variable, which the program sets."""
+    """Returns a section with the integer constant `name` turned into a variable, so that the program can set it."""
     section, count = re.subn(rf"\bconstexpr int {name} = [^;,]+;", f"int {name};", section)
     assert count == 1, f"the section has {count} lines 'constexpr int {name} = ...;', and should have one"
     return section
@@ -64,7 +66,7 @@ constexpr int kArch = 800;
 #else
 constexpr int kArch = 900;
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
-#define NV_IF_TARGET(target, code) NV_CODE code   // Hopper is every target that the source asks for
+#define NV_IF_TARGET(target, code) NV_CODE code   // the source asks for NV_PROVIDES_SM_90 alone
 #endif
 #define NV_CODE(...) __VA_ARGS__
 #define __device__
@@ -101,7 +103,7 @@ inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __uint_as_float(uint32_t v) { return bits_as<float>(v); }
 inline float __int_as_float(int v) { return bits_as<float>(v); }
 
-// 16-bit elements, converted from float (rounded to nearest) and to float.
+// The 16-bit types. They convert from float, rounding to nearest, and to float.
 struct __half {
   uint16_t bits;
   __half() = default;
@@ -126,7 +128,8 @@ inline __half::__half(float v) : bits(0x7FFF) {
   const uint32_t word = __float_as_uint(std::fabs(v));
   if (std::fabs(v) >= 65520.0f)
     bits = static_cast<uint16_t>(sign | 0x7C00);
-  else if (word < 113u << 23)   // a denormal: adding 0.5 rounds to units of 2^-24; a carry into the exponent gives the right bits
+  // The result is a denormal. Adding 0.5 rounds to units of 2^-24. A carry into the exponent gives the right bits, too.
+  else if (word < 113u << 23)
     bits = static_cast<uint16_t>(sign | (__float_as_uint(std::fabs(v) + 0.5f) - __float_as_uint(0.5f)));
   else if (!std::isnan(v))
     bits = static_cast<uint16_t>(sign | ((word - (112u << 23) + 0xFFF + (word >> 13 & 1)) >> 13));
@@ -169,8 +172,8 @@ inline __nv_bfloat16::__nv_bfloat16(float v) : bits(0x7FFF) {
 
 int block_threads;
 
-// The state of a fibre that another one has taken over from. swapcontext is slow, since it asks the system for the signal mask each time.
-// longjmp to another stack aborts under _FORTIFY_SOURCE.
+// The state of a fibre that does not run at the moment. On x86-64 the function switch_stack switches fibres, for two reasons. swapcontext
+// is slow, because it asks the system for the signal mask each time. longjmp to another stack aborts under _FORTIFY_SOURCE.
 #if defined(__x86_64__)
 struct Context {
   void* stack;
@@ -201,12 +204,13 @@ void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
 void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 #endif
 
-// A barrier that threads use repeatedly. They may vote: `vote` is this turn's result so far, `any` is the last turn's.
+// A barrier that threads use repeatedly. At each turn they may vote. `vote` says whether any thread has voted yes in this turn so far, and
+// `any` says whether any thread did in the last turn.
 struct Rendezvous {
   int came = 0, turn = 0;
   bool vote = false, any = false;
 };
-struct Fragments {   // the operands of an mma instruction, as numbers: [row of A][k] and [column of B][k]
+struct Fragments {   // the operands of an mma instruction, converted to double: [row of A][k] and [column of B][k]
   double rows[16][16], cols[8][16];
 };
 struct Warp {
@@ -217,15 +221,15 @@ struct Warp {
 struct Block {
   int rank;
   unsigned char* memory;
-  size_t bytes, taken;   // of the shared memory; taken: by dynamic memory and variables
+  size_t bytes, taken;   // bytes: the size of the shared memory; taken: how much of it dynamic memory and variables take
   std::vector<std::pair<const void*, void*>> variables;   // (stand-in, address)
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // named barriers
-  int left = 0;      // threads that have not ended; the shared memory is gone with the last one
-  int written = 0;   // threads that have written to shared memory and passed no fence since
+  int left = 0;      // the number of threads that have not ended; no CTA may use this shared memory once it is 0
+  int written = 0;   // the number of threads that have written to shared memory and passed no fence since
 };
-// A function object that is called later. It is stored here, while std::function would allocate memory.
+// A function object that is called later. It is stored in `takes`, because std::function would allocate memory for it.
 template <typename Result, int kBytes>
 struct Later {
   Result (*call)(const void*) = nullptr;
@@ -240,8 +244,8 @@ struct Later {
 };
 struct Thread {
   Context context;
-  Later<bool, 16> can_go_on;   // the condition that it waits for; empty before it has begun
-  Thread* next;                // the next thread of the cluster; the last one's is the first
+  Later<bool, 16> can_go_on;   // the condition that the thread waits for; empty before its first wait
+  Thread* next;                // the next thread of the cluster; the last thread points to the first
   unsigned x;
   bool done = false;
   Block* block;
@@ -259,16 +263,17 @@ struct Cluster {
 Cluster* cluster;
 Thread* current;
 Context all_are_done;
-bool late, products_late;   // whether copies, and wgmma products, are done as late as the kernel allows
+bool late, products_late;   // late: copies are done as late as the kernel allows; products_late: wgmma products are
 int behind = -1;   // the warp of each CTA that goes on only when no other thread can; -1: none
 bool all_finite;   // all elements and all sums are finite
-std::vector<std::function<void()>> engine;   // bulk copies and tensor-map copies that have not arrived; if late, one arrives when all wait
+// The bulk copies and tensor-map copies that have not arrived, if `late` is true. One of them arrives whenever all threads wait.
+std::vector<std::function<void()>> engine;
 
-int64_t events = 0;   // the number of events that a thread may have waited for
+int64_t events = 0;   // the number of events so far that may have ended a thread's wait
 
 // Threads take turns: each runs until it waits for a condition that does not hold. A thread that cannot go on is not switched to.
 void switch_to_next() {
-  static int64_t looked = -1;   // `events` when only the warp that is behind could go on
+  static int64_t looked = -1;   // the value of `events` when only the warp that is behind could go on
   Thread *const from = current, *next = from;
   bool all = behind < 0 || looked == events;   // whether the warp that is behind may go on, too
   auto waits = [&] { return (!all && int(next->x / 32) == behind) || next->done || (next->can_go_on.call && !next->can_go_on()); };
@@ -309,7 +314,8 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
   meet(meeting, threads);
   return meeting.any;
 }
-// The kernels of 64 x 64 tiles vote here on whether to sum again. If everything is finite, a second sum would hide a wrong product.
+// The threads of the kernels of 64 x 64 tiles vote here on whether to sum again. If everything is finite, a vote for a second sum fails the
+// program, because a second sum could hide a wrong product.
 int votes = 0;
 int __syncthreads_or(int vote) {
   const bool any = meet_or(current->block->meeting, block_threads, vote);
@@ -331,7 +337,7 @@ T __shfl_sync(uint32_t, T value, int lane) {
 // ---- The functions of the section "PTX".
 
 constexpr int kRankShift = 24;
-uint32_t memory_begin;   // the address of a CTA's shared memory, aligned as its type or kernel asks for, and no more
+uint32_t memory_begin;   // the address at which a CTA's shared memory begins; its alignment is what its type or kernel asks for, not more
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(current->block->rank) << kRankShift |
          static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory) + memory_begin;
@@ -345,7 +351,8 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 }
 inline uint32_t cta_rank_in_cluster() { return current->block->rank; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met, ++events; }
-inline void cluster_wait() {   // no thread arrives at the next phase before all have arrived at this one
+// No thread arrives at the next phase before all threads have arrived at this one. So `came` counts the arrivals of all phases.
+inline void cluster_wait() {
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
 }
@@ -354,7 +361,7 @@ inline void there(uint32_t at) {
 }
 struct Barrier {
   int32_t bytes;
-  uint8_t arrivals, count, phase, begun;   // arrivals: how many this phase still waits for
+  uint8_t arrivals, count, phase, begun;   // arrivals: the number that this phase still waits for; begun: whether it was initialised
   void change(int more_bytes, int came) {
     if (!begun || came > arrivals) fail("a barrier that is not there, or has been arrived at too often");
     bytes += more_bytes, arrivals -= came;
@@ -368,7 +375,8 @@ inline void arrive(void* barrier, int bytes) {
   const int phase = b.phase;
   b.change(bytes, 1);
   if (b.phase == phase) return;
-  current->can_go_on = [] { return true; };   // waiting threads run first: they must not rely on what this thread does after its arrival
+  // This thread lets waiting threads run first. They must not rely on what this thread does after its arrival.
+  current->can_go_on = [] { return true; };
   switch_to_next();
 }
 inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { arrive(barrier, bytes); }
@@ -395,7 +403,8 @@ uint4& uint4::operator=(const uint4& v) {
   if (at < current->block->bytes) note_written();
   return *this;
 }
-// A variable in the CTA's shared memory, aligned as it asks for and no more. Its stand-in is a static variable with its type.
+// The variable in the CTA's shared memory for which a static variable stands in. Its address is a multiple of the alignment that it asks
+// for, but not of twice this alignment.
 #define IN_SHARED_MEMORY(stand_in) in_shared_memory(stand_in, __alignof__(stand_in))
 constexpr size_t kVariableBytes = 49 * 1024;
 template <typename T>
@@ -431,8 +440,9 @@ inline void fence_proxy_async(Space space) {
 inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parity) { return barrier_wait(barrier, parity), true; }
 }  // namespace ptx
 inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
+// Removes the first `count` of all copies or products, and all groups but the last `pending` ones.
 template <typename All>
-void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {   // removes the first `count`, and all groups but `pending`
+void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {
   all.erase(all.begin(), all.begin() + count);
   ends.erase(ends.begin(), ends.end() - pending);
   for (size_t& end : ends) end -= count;
@@ -469,8 +479,8 @@ T* next_address(T* at, int64_t step) {
   return at + step;
 }
 
-// Fails at a bank conflict: the `count` addresses that a warp accesses together must differ modulo 128 bytes, or be the same. One lane
-// checks the addresses of all lanes.
+// Fails at a bank conflict. Lanes `first` to `first + count - 1` access memory together. Any two of their addresses must be the same, or
+// differ modulo 128 bytes. Lane `first` checks the addresses of all these lanes.
 inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
   if (current->x % 32 != first) return;
   uint32_t seen[32] = {};   // [bank]: the address plus 1, or 0
@@ -483,7 +493,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
 }
 template <typename T>
 T load_shared(uint32_t at) {
-  constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes that read together
+  constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // kAtOnce: the number of lanes that read together
   if (at >> kRankShift != cta_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[current->x % 32][0] = at;
@@ -506,9 +516,9 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   }
 }
 
-// Adds eight tf32 products to a sum as tensor cores do, by the models of MMA-Sim (github.com/microsoft/MMA-Sim). Its authors compared them
-// with GPUs. Bits that lie kBits or more below the largest exponent are cut off. Ampere and Ada add the products in two halves. This takes
-// three times as long as float64 sums, which serve where no test is about bits that are cut off.
+// Adds eight tf32 products to a sum as tensor cores do, by the models of MMA-Sim (github.com/microsoft/MMA-Sim). The authors of MMA-Sim
+// compared the models with GPUs. Bits that lie kBits or more below the largest exponent are cut off. Ampere and Ada add four products at a
+// time. This function takes three times as long as a float64 sum, so it is used only in tests about the bits that are cut off.
 bool cuts_off = false;
 inline float tensor_core_sum(float sum, const double* a, const double* b) {
   constexpr int kBits = kArch >= 900 ? 25 : 24, kTerms = kArch >= 900 ? 8 : 4;
@@ -533,7 +543,7 @@ template <typename T>
 void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
   Fragments& of = warp().fragments[warp().meeting.turn % 2];
-  constexpr int kPer = 4 / sizeof(T), kAll = 8 * kPer;   // elements per register; k per instruction
+  constexpr int kPer = 4 / sizeof(T), kAll = 8 * kPer;   // kPer: elements per register; kAll: k per instruction
   auto bring = [&](double* row, uint32_t bits) {
     for (int k = 0; k < kPer; ++k)
       if constexpr (sizeof(T) == 4)
@@ -564,16 +574,17 @@ void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     for (int k = 0; k < 4; ++k) s[u] = std::fma(of.rows[u / 2 * 8 + g][k], of.cols[2 * t + u % 2][k], s[u]);
 }
 
-inline uint32_t swizzled_address(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }   // its own inverse
+inline uint32_t swizzled_address(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }   // this function is its own inverse
 inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
   if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
   return at;
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-// The last lane of a warp that arrives computes the products of all lanes, one after the other, except for the `pending` last groups.
-// Shared memory does not change meanwhile, so that numbers_of may keep what it has converted.
-int multiplying = 0;   // the number of this call, or 0
+int multiplying = 0;   // the number of the call of multiply() that runs, or 0
+
+// Computes the products of a warp, except for the last `pending` groups. The last lane that arrives computes the products of all lanes, one
+// after the other. Shared memory does not change in this time, so that numbers_of may reuse what it has converted.
 void multiply(size_t pending) {
   static int times = 0;
   Rendezvous& meeting = warp().meeting;
@@ -669,7 +680,7 @@ void warpgroup_reg_alloc() {}
 template <int kRegisters>
 void warpgroup_reg_dealloc() {}
 
-// A tensor map of three dimensions of 16-bit elements, the contiguous one first. Its boxes are swizzled rows of 64 elements.
+// A tensor map with 16-bit elements and three dimensions. The first dimension is contiguous. Its boxes are swizzled rows of 64 elements.
 struct CUtensorMap {
   const uint16_t* data;
   int64_t size[3], stride[3];
@@ -683,7 +694,8 @@ inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int 
     for (int row = 0; row < map.rows; ++row)
       for (int col = 0; col < 64; col += 8) {   // 16 bytes
         const int64_t at[3] = {at0 + col, at1 + row, at2};
-        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));   // the elements that exist
+        // Elements `begin` to `end` - 1 of these eight exist. The others are filled with zeros.
+        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));
         for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
         for (int d = 1; d < 3; ++d)
           if (at[d] < 0 || at[d] >= map.size[d]) end = 0;
@@ -725,7 +737,7 @@ void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   }
 }
 
-// Every 16-bit number as a float, in a table: converting them would take most of the time.
+// Returns a table of all 16-bit numbers as floats. Without the table, converting numbers would take most of the time.
 template <typename T>
 const float* wide_numbers() {
   static const std::vector<float> all = [] {
@@ -736,14 +748,14 @@ const float* wide_numbers() {
   return all.data();
 }
 
-// An operand in shared memory as numbers, for 16 k and kLines lines, with each thread's columns side by side. The threads of a warpgroup
-// share what one of them has converted, as long as the bytes are the same: converting is most of the work. The first thread of a warp
-// compares the bytes.
+// Converts an operand in shared memory to double, for 16 k and kLines lines. The columns of each thread lie side by side in the result.
+// Converting is most of the work. The threads of a warpgroup therefore share a result as long as the bytes of the operand are the same. In
+// each call of multiply() only the first thread that needs the operand compares the bytes.
 using Two = double __attribute__((vector_size(16)));
 using Four = double __attribute__((vector_size(32)));
 template <typename T, int kLines, int kMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
-  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // contiguous bytes, which hold 64 lines, or one
+  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // kSpan: contiguous bytes, which hold 64 lines or one line
   struct Found {
     const unsigned char* from = nullptr;
     int time = 0;
@@ -763,7 +775,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
     if (!other) continue;
     std::memcpy(found.bytes[span], bytes, kSpan);
     for (int u = 0; u < kSpan; u += 2) {
-      const uint32_t place = swizzled_address(at + u) - begin;   // without the swizzle
+      const uint32_t place = swizzled_address(at + u) - begin;   // the byte's place in the operand without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
       found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
     }
@@ -781,14 +793,14 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
     const float* const wide = wide_numbers<T>();
     const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
-    Four rows[16];   // [k]: rows g and g + 8 of the warp's 16 rows
+    Four rows[16];   // [k]: the elements of rows g and g + 8 of the warp's 16 rows, each of them twice
     for (int r = 0; r < 2; ++r)
       for (int k = 0; k < 16; ++k) {
         const int line = warp * 16 + r * 8 + g;
         const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
         rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
       }
-    Four all[kN / 8];   // sums of these rows and of the thread's columns
+    Four all[kN / 8];   // the sums in rows g and g + 8 and in the thread's columns
     auto* const one_by_one = reinterpret_cast<double*>(all);
     for (int u = 0; u < kN / 2; ++u) one_by_one[u] = add ? sum[u] : 0.0;
     for (int k = 0; k < 16; ++k)
@@ -808,11 +820,13 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
 inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-// A word that packing writes while tiles are taken. Only a cluster that has just taken tile number 1 sees it; other clusters read 0.
+// `late_report` points to a word that packing writes while clusters take tiles. `taken` points to the queue's word, which counts the tiles
+// that are taken. load_relaxed returns 0 for the first word unless two tiles are taken. So only a cluster that has just taken tile number 1
+// sees what packing has written.
 const unsigned long long *late_report = nullptr, *taken = nullptr;
 template <typename T>
 T load_relaxed(const T* at) {
-  static int times = 0;   // reads since the last event
+  static int times = 0;   // the number of reads since the last event
   static int64_t at_event = 0;
   if (std::exchange(at_event, events) != events) times = 0;
   if (++times > 3000000) fail("a thread waits in a loop for a word that no other thread writes");
@@ -862,19 +876,20 @@ void thread_main() {
   current->done = true, --current->block->left;
   --left ? switch_to_next() : switch_context(current->context, all_are_done);
 }
-struct Nothing {};   // the dynamic shared memory of a kernel that has none
+struct Nothing {};   // stands for the dynamic shared memory of a kernel without any
 template <typename Memory>
 void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
                  uint32_t begin = std::is_empty_v<Memory> ? 1024 : alignof(Memory)) {
   block_threads = threads_of_block;
   static const size_t stack_size = 68 * 1024 + 320;   // no power of two, so that stacks do not compete for the same cache lines
-  static size_t stacks_size = 0;   // all clusters use the same stacks; a vector would write to all of them
+  // All clusters reuse the same stacks. They are no vector, because a vector would write to all of their memory first.
+  static size_t stacks_size = 0;
   static std::unique_ptr<char[]> stacks;
   if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
   Cluster here = {number, size};
   memory_begin = begin;
   constexpr size_t kBytes = (sizeof(Memory) + kVariableBytes + 1023) / 1024 * 1024;
-  std::vector<unsigned char> memory(size * kBytes + 1024, 0xFF);   // NaN, as floats
+  std::vector<unsigned char> memory(size * kBytes + 1024, 0xFF);   // bytes of 0xFF are NaN as floats
   here.blocks.resize(size);
   unsigned char* next = memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024;
   for (int rank = 0; rank < size; ++rank) {
@@ -951,7 +966,7 @@ void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Comparisons.
 
-// Compares elements with what they should be. Prints the worst of those that are off by more than their bound.
+// Compares elements with the expected ones. Prints the worst of the elements whose error exceeds its bound.
 struct Comparison {
   int64_t elements = 0, wrong = 0;
   double worst = 0;   // error over bound
@@ -978,8 +993,10 @@ struct Comparison {
 PRODUCT = r"""
 // ---- A product, compared with float64 sums.
 
+// A batch of matrices, stored by rows or by columns. Neighbours in a stored row or column are `near` elements apart. Stored rows or columns
+// are `pitch` elements apart. The memory in between holds NaN.
 template <typename T>
-struct Matrix {   // a batch of matrices, stored by rows or by columns, with neighbours `near` apart, a pitch, and NaN in between
+struct Matrix {
   int rows, cols, near, pitch;
   bool by_rows;
   int64_t size;
@@ -1006,7 +1023,7 @@ struct Matrix {   // a batch of matrices, stored by rows or by columns, with nei
   int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
-// Compiled to vector instructions, whatever the optimisation of the program.
+// This function is compiled to vector instructions, whatever the optimisation of the rest of the program.
 __attribute__((optimize("O3"))) void add_terms(double x, const double* __restrict y, double* __restrict sum, double* __restrict magnitude,
                                                int from, int to) {
   for (int col = from; col < to; ++col) {
@@ -1017,15 +1034,22 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
 
 // Calls compute(p), which runs the kernel, and compares C. The arguments are integers:
 //   1 to 6   contraction, structure, m, n, k, batches
-//   7        0: copies and products are done at once; 1: as late as possible; -1: only products are late. 2 w + 2 further from zero: warp w
-//            of each CTA goes on only when no other thread can
+//   7        0: copies and products are done at once; 1: both are done as late as possible; -1: only products are done late. If the
+//            absolute value is larger by 2 w + 2, warp w of each CTA also goes on only when no other thread can
 //   8, 9     how X and Y are stored: 0 by columns, 1 by rows; 2 and 3 likewise, with neighbours two elements apart
 //   10, 11   padding of the rows or columns of X and Y; padding of the rows of C
 //   12       the kind of elements, below; + 10: all of a symmetric product is computed; + 20: Y is X, with a mask of its own
-// Kinds of elements: 0 uniform between -1 and 1; 1 sums beyond the scale of the split-tf32 kernel; 2 elements beyond it; 3 denormals;
-// 4 an Inf in
-// a corner of X (late: of Y); 5 sums that are rounded the same way at each k-block; 6 an Inf in each row of X; 7 as 0, but operands have
-// finite elements where NaN stands else; 8 an Inf in a block on the diagonal; 9 terms that tensor cores cut off.
+// Kinds of elements:
+//   0  uniform between -1 and 1
+//   1  as 0, but scaled so that sums overflow in the split-tf32 kernel, which scales elements by kTf32Scale
+//   2  as 0, but scaled so that elements of X overflow there
+//   3  as 0, but scaled so that elements of X are denormal
+//   4  as 0, but with an Inf in a corner of X or, if copies are late, of Y
+//   5  elements with sums that are rounded the same way at each k-block
+//   6  as 0, but with an Inf in each row of X
+//   7  as 0, but the elements outside the masks are 1000, and not NaN
+//   8  as 0, but with an Inf in a block on the diagonal of X or, if copies are late, of Y
+//   9  elements with terms that tensor cores cut off
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
@@ -1091,13 +1115,13 @@ int run_product(char** arguments, const Compute& compute) {
       for (int row = 0; row < m; ++row)
         for (int col = 0; col < row; ++col) c.at(batch, col, row) = c.at(batch, row, col);
 
-  // A 16-bit result is rounded once
+  // A 16-bit result is rounded once, by up to half a unit in the last place.
   const double half_ulp = sizeof(T) >= 4 ? 0 : std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
   const double per_term = sizeof(T) == 8 ? (k + 1) * 0x1p-52 : kind == 9 ? 1.5e-6 : 1e-6;
   const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
 
   Comparison comparison;
-  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // Y as [k][n]; the sums of a row of C
+  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y_wide: Y as [k][n]; the others: one row of C
   for (int batch = 0; batch < batches; ++batch) {
     for (int i = 0; i < k; ++i)
       for (int col = 0; col < n; ++col)
@@ -1139,12 +1163,12 @@ void describe_masks(Product& p, int structure, int contraction) {{
 
 
 def hopper_skeleton(model):
-    """The skeleton of Hopper's kernels."""
+    """Returns the section of the CUDA source with the skeleton of Hopper's kernels, changed by on_host."""
     return on_host(model._CUDA_SKELETON)
 
 
 def instances(model, *names):
-    """The functions of model_new.py's parts that call a launcher's template, which have names with one of these beginnings."""
+    """Returns the functions in model_new.py's parts whose names begin with one of `names`. Each of them calls a launcher's template."""
     beginnings = tuple(f"void {name}" for name in names)
     strings = dict.fromkeys(string for _, part in model._CUDA_PARTS for string in part)
     found = [string for string in strings if string.startswith(beginnings)]

@@ -1,4 +1,4 @@
-"""What several tests use: devices, operands, the float64 truth, error bounds, and comparisons that name the worst element.
+"""Holds what several tests share: devices, operands, the float64 truth, error bounds, and comparisons that name the worst element.
 
 The operator torch.ops.tril_matmul.product takes a contraction and a structure. A contraction is NN (X Y), NT (X Y^T) or TN (X^T Y). A
 structure holds three masks, one each for X, Y and C as they are stored: FULL, TRIL, TRIU or, for C alone, SYMMETRIC.
@@ -40,7 +40,8 @@ def marked(name):
     return part[1]
 
 
-# The contractions, masks and problems of model_new.py. The file is not imported for them, since on a GPU its import builds the kernels.
+# These are the contractions, masks and problems of model_new.py. They are taken from its text, because on a GPU an import of the file
+# builds the kernels.
 _names = {}
 exec(marked("structures") + marked("problems"), _names)
 NN, NT, TN = (_names[name] for name in ("_NN", "_NT", "_TN"))
@@ -51,7 +52,7 @@ PROBLEMS = _names["_PROBLEMS"]
 
 FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
 FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
-# Structures with different masks: what the public functions compute, and the gradients of that.
+# Structures whose three masks differ. The public functions and their gradients compute such products.
 MASKED = {
     "L X": (NN, masked(TRIL, FULL, FULL)),
     "U X": (NN, masked(TRIU, FULL, FULL)),
@@ -85,8 +86,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 def cuda_path(model, hopper="mma"):
-    """The name of the kernel that computes float16, bfloat16 and float64 products: the one that TRIL_MATMUL_PATH asks for. If it asks for
-    none, `hopper` names the kernel on a Hopper GPU, and other GPUs have the mma kernel."""
+    """Returns the name of the kernel that computes float16, bfloat16 and float64 products. If TRIL_MATMUL_PATH is `exact` or `mma`, it is
+    that kernel. Otherwise it is the argument `hopper` on a Hopper GPU, and the mma kernel on other GPUs."""
     if model._PATH in (model._PATHS["exact"], model._PATHS["mma"]):
         return next(name for name, path in model._PATHS.items() if path == model._PATH)
     return hopper if HAS_HOPPER else "mma"
@@ -94,7 +95,7 @@ def cuda_path(model, hopper="mma"):
 
 @contextlib.contextmanager
 def by(model, path):
-    """Within this context `path` chooses the kernel, unless TRIL_MATMUL_PATH does. 'hopper' means Hopper's kernels, whatever the size."""
+    """Within this context `path` chooses the kernel, unless TRIL_MATMUL_PATH is set. 'hopper' chooses Hopper's kernels for every size."""
     with pytest.MonkeyPatch.context() as patch:
         if not model._PATH:
             patch.setattr(model, "_PATH", model._PATHS[path])
@@ -103,7 +104,7 @@ def by(model, path):
 
 @contextlib.contextmanager
 def tf32_setting(allowed):
-    """Whether torch allows TF32, within this context."""
+    """Within this context torch allows TF32 or not, as `allowed` says."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -112,12 +113,13 @@ def tf32_setting(allowed):
         torch.set_float32_matmul_precision(before)
 
 
-forks = pytest.mark.xdist_group("forked processes")  # for tests that call forked_processes: one process then forks for all of them
+# This mark is for tests that call forked_processes. xdist runs them all in one worker, so that they share one fork server.
+forks = pytest.mark.xdist_group("forked processes")
 
 
 def forked_processes():
-    """multiprocessing's context "forkserver". Its server imports once what would take each process seconds: torch, and the modules that an
-    optimiser's first step or a DTensor imports."""
+    """Returns multiprocessing's context "forkserver". Its server imports torch once, and the modules that an optimiser's first step or a
+    DTensor imports. These imports would take each process seconds."""
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "torch.distributed.tensor", "pytest"])
     return context
@@ -144,7 +146,7 @@ def execute(text=None):
 
 
 def product(X, Y, contraction, structure):
-    """The operator itself, which compiled code calls; no argument is checked."""
+    """Calls the operator directly, as compiled code does. The operator checks no argument."""
     return torch.ops.tril_matmul.product(X, Y, contraction, structure)
 
 
@@ -161,7 +163,7 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 
 
 def sizes_for(structure, N, R):
-    """(M, N, K) for these masks. Matrices that are triangular or symmetric have side N; R is the remaining side, if there is one."""
+    """Returns (M, N, K) for these masks. A triangular or symmetric matrix is N x N. R is the remaining side, if there is one."""
     x, y, c = masks(structure)
     return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
@@ -200,8 +202,8 @@ def bits(T):
 
 
 def computed(function, A, B, G, times):
-    """{name: results} of `times` calls, and of as many backward passes through the last call's graph. torch's allocator hands out memory
-    that holds NaN for each of them."""
+    """Makes `times` calls, and then `times` backward passes through the last call's graph. Returns {name: results} for C, dA and dB. On a
+    GPU the memory that torch's allocator hands out for a call or a pass holds NaN."""
     A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
     results = {"C": [], "dA": [], "dB": []}
     for _ in range(times):
@@ -218,7 +220,8 @@ def computed(function, A, B, G, times):
 
 # ---- Layouts. --------------------------------------------------------------------------------------------------------
 
-# Views of the same values in different layouts. The memory between the elements holds NaN.
+# Each function returns V in another layout. The last three repeat one row, one column or one element of V. If a view has memory between
+# its elements, this memory holds NaN.
 LAYOUTS = {
     "contiguous": lambda V: V.contiguous(),
     "transposed": lambda V: V.mT.contiguous().mT,
@@ -243,13 +246,14 @@ def surrounded(V, rows, cols):
 
 
 class Way(NamedTuple):
-    """The layouts of A, B and the gradient: by columns or by rows. Padded lines begin at multiples of 16 bytes; others are contiguous."""
+    """The layouts of A, B and the gradient. Each matrix is stored by columns or by rows. If `padded` is true, each of its lines begins at a
+    multiple of 16 bytes. Otherwise the matrix is contiguous."""
 
     by_columns: tuple[bool, bool, bool]
     padded: bool
 
 
-# Each two of the three matrices have all four combinations of layouts.
+# In the first four ways any two of the three matrices have all four combinations of layouts.
 WAYS = [Way((a, b, a != b), True) for a in (False, True) for b in (False, True)] + [Way((False,) * 3, False), Way((True,) * 3, False)]
 
 
@@ -263,7 +267,7 @@ def laid_out(V, by_columns, padded):
 
 
 def poison_memory(like, count):
-    """On a GPU, fills the blocks with NaN that torch's allocator hands out next for `count` tensors of this size."""
+    """On a GPU, fills memory with NaN and frees it. torch's allocator then hands it out for the next `count` tensors of this size."""
     if like.is_cuda:
         room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
         del room
@@ -280,7 +284,7 @@ def plain_operands(X, Y, contraction, structure):
 
 
 def truth(X, Y, contraction, structure):
-    """The contraction in float64, and |X| |Y|, by which its componentwise error is measured, as the judge computes them."""
+    """Returns the contraction in float64, and |X| |Y|, by which componentwise errors are divided. The judge's function computes both."""
     high, low, magnitude = exact_product(*plain_operands(X.detach(), Y.detach(), contraction, structure))
     _, _, c = masks(structure)
     return read_part(high + low, c), read_part(magnitude, c)
@@ -294,11 +298,11 @@ def dense_error(X, Y, contraction, structure, exact, magnitude):
 
 
 def bound_for(X, Y, contraction, structure, exact, magnitude):
-    """The error that each element may have, by the judge's bounds.
+    """Returns the error that each element may have, by the judge's bounds.
 
-    In float32 it is at least twice the error of torch's dense product, as far as the judge excuses that. Where the element
-    underflows, all of twice that error is excused. In float64 it is half of elementwise_bound: `truth` is exact there, and
-    only the result has errors.
+    In float32 the error may also be twice the worst error of torch's dense product, up to the judge's second bound. An
+    element that underflows has no second bound. In float64 the error may be half of elementwise_bound, which allows for
+    errors of two sums. Here `truth` is exact, and only the result has errors.
     """
     terms = X.shape[-2] if contraction == TN else X.shape[-1]
     bound = elementwise_bound(X.dtype, terms, exact, magnitude)
@@ -306,13 +310,13 @@ def bound_for(X, Y, contraction, structure, exact, magnitude):
         return bound / 2
     if X.dtype == torch.float32:
         twice = 2 * dense_error(X, Y, contraction, structure, exact, magnitude)
-        underflows = magnitude < torch.finfo(torch.float32).smallest_normal  # which the contract leaves out
+        underflows = magnitude < torch.finfo(torch.float32).smallest_normal  # the contract excludes these elements
         return bound.maximum(torch.where(underflows, twice, min(twice, allowed(X.dtype, terms)[1])) * magnitude)
     return bound
 
 
 def assert_within(C, exact, bound, what="C"):
-    """Every |C - exact| <= bound. The message shows the worst element, by its error over its bound."""
+    """Asserts |C - exact| <= bound for every element. The message shows the element with the largest ratio of error to bound."""
     assert C.shape == exact.shape, f"{what}: shape {tuple(C.shape)}, expected {tuple(exact.shape)}"
     if C.numel() == 0:
         return
@@ -332,7 +336,7 @@ def assert_within(C, exact, bound, what="C"):
 
 
 def assert_product(C, X, Y, contraction, structure, what="C"):
-    """C meets the contract: shape, dtype, device, layout, memory of its own, zeros, symmetry, and every element within its bound."""
+    """Asserts that C meets the contract: shape, dtype, device, layout, memory of its own, zeros, symmetry, and every element's bound."""
     batch = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2])
     X, Y = X.expand(*batch, *X.shape[-2:]), Y.expand(*batch, *Y.shape[-2:])
     exact, magnitude = truth(X, Y, contraction, structure)
@@ -352,7 +356,7 @@ def assert_product(C, X, Y, contraction, structure, what="C"):
 
 
 def assert_gradients(gradients, function, A, B, G, what=""):
-    """The gradients (dA, dB) of a function in FUNCTIONS are within the contract's bound. G is the gradient of its result."""
+    """Asserts that the gradients (dA, dB) of a function in FUNCTIONS are within the contract's bound. G is the gradient of its result."""
     contraction, structure = FUNCTIONS[function]
     formulas = {NN: ((G, B, NT), (A, G, TN)), TN: ((B, G, NT), (A, G, NN))}[contraction]
     for name, gradient, (X, Y, of) in zip(("dA", "dB"), gradients, formulas, strict=True):
@@ -362,7 +366,8 @@ def assert_gradients(gradients, function, A, B, G, what=""):
 
 
 def assert_inverse(X, L, unit, what="the inverse"):
-    """X is the inverse of the lower triangle of L, with ones on the diagonal if `unit`, within the judge's bound."""
+    """Asserts that X is the inverse of the lower triangle of L, within the judge's bound. If `unit` is true, L counts as having ones on its
+    diagonal."""
     one = torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     wide = L.detach().double().tril(-1) + one if unit else L.detach().double().tril()
     exact, low, magnitude = inverse_of(wide, None)
@@ -371,7 +376,7 @@ def assert_inverse(X, L, unit, what="the inverse"):
 
 
 def assert_bitwise(C, expected, what="C"):
-    """C and `expected` agree in every bit."""
+    """Asserts that C and `expected` agree in every bit."""
     assert C.shape == expected.shape and C.dtype == expected.dtype, f"{what}: {C.dtype} {tuple(C.shape)}, expected {expected.dtype}"
     differ = bits(C) != bits(expected)
     if bool(differ.any()):
@@ -383,10 +388,10 @@ def assert_bitwise(C, expected, what="C"):
 
 
 def expected_with_specials(X, Y, contraction, structure):
-    """The product in float64, with NaN and Inf where the sum over the existing terms has them; and |X| |Y|.
+    """Returns the product in float64, and |X| |Y|. The product has NaN and Inf where the sum over the existing terms has them.
 
-    A k whose row or column has NaN or Inf is added term by term, only to elements whose sum has that k. A matrix product, with zeros for
-    unread elements, adds all other k: that takes a hundredth of the time.
+    Some k have a NaN or Inf in column k of X or in row k of Y. Each of these k is added by itself, and only to the elements whose sum has
+    this k. One matrix product, with zeros for unread elements, adds all other k. That takes a hundredth of the time of adding them singly.
     """
     *of, c = masks(structure)
     has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), of, strict=True))
@@ -395,7 +400,8 @@ def expected_with_specials(X, Y, contraction, structure):
         X, has_x = X.mT, has_x.mT
     if contraction == NT:
         Y, has_y = Y.mT, has_y.mT
-    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1))[None].flatten(0, -2).all(0)  # by k: whether all batches are finite there
+    # finite[k]: whether column k of X and row k of Y are finite in all batches
+    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1))[None].flatten(0, -2).all(0)
     x, y = X[..., finite], Y[..., finite, :]
     exact, magnitude = x @ y, x.abs() @ y.abs()
     for k in finite.logical_not().nonzero().flatten().tolist():
@@ -408,7 +414,7 @@ def expected_with_specials(X, Y, contraction, structure):
 
 
 def assert_same_specials(C, exact, what="C"):
-    """C has NaN, +Inf and -Inf at the same places as `exact`."""
+    """Asserts that C has NaN, +Inf and -Inf at the same places as `exact`."""
     for name, test in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         differ = test(C) != test(exact)
         if bool(differ.any()):
@@ -430,8 +436,9 @@ def cuda_sections():
 
 
 def constant(section, name, **known):
-    """The value of an integer constant of the CUDA source, by its section and its name. Constants in its expression are looked up in the
-    same section first, then in the other sections. `known` has values for all else, such as template arguments and sizeof(T)."""
+    """Returns the value of an integer constant of the CUDA source, given its section and its name. The constant, and constants in its
+    expression, are looked up in this section first, then in all sections. `known` gives the values of other texts in the expression, such
+    as template arguments and sizeof(T)."""
     for text in (cuda_sections()[section], *cuda_sections().values()):
         found = re.search(rf"\bconstexpr int [^;]*?\b{name} = ([^,;]+)[,;]", text)
         if found:
@@ -454,7 +461,7 @@ class Cut(NamedTuple):
 
 
 def classes(cut):
-    """The residues N mod edge that differ in how the last tile and its k-blocks are cut. The edge itself stands for 0."""
+    """Returns residues N mod edge that cut the last tile and its k-blocks in different ways. The edge itself stands for the residue 0."""
     inside = {at + more for at in range(0, cut.edge, cut.block) for more in (0, 1)}
     return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
 
@@ -487,7 +494,8 @@ def cuts():
 
 
 def hooked(text, definitions):
-    """The text of model_new.py with `definitions` in place of its line `// [hooks]`: #defines of the names that the hooks below it test."""
+    """Returns the text of model_new.py with `definitions` in place of its line `// [hooks]`. The `definitions` are #defines of the names
+    that the hooks below this line test."""
     changed, count = re.subn(r"^// \[hooks\]$", lambda _: definitions, text, flags=re.MULTILINE)
     assert count == 1, f"{SOURCE.name} needs one line '// [hooks]'; it has {count}"
     return changed
@@ -526,22 +534,24 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
 """
 
 
-# -fno-strict-aliasing: kernels read memory by other types than it was written by, which device code may do. _FORTIFY_SOURCE: some
-# distributions' compilers set it, so every machine sets it and shows what it would abort. -march=native: a program runs where it was
-# compiled. -ffp-contract=off: the compiler makes no fma that the source does not call.
+# -fno-strict-aliasing: kernels may read memory as another type than it was written as, because device code may.
+# _FORTIFY_SOURCE: some distributions' compilers set it. It is set on every machine here, so that its aborts show on every machine.
+# -march=native: a program runs only on the machine that compiled it.
+# -ffp-contract=off: the compiler makes no fma that the source does not call.
 HOST_FLAGS = ["-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-march=native", "-ffp-contract=off"]
 
 
 def host_program(room, name, parts, optimise="-O1"):
-    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which returns what the program printed. It fails
-    with that text if the program found something wrong.
+    """Compiles the parts into one program in the folder `room`. Returns run(*arguments), which runs the program and returns what the
+    program printed. If the program found something wrong, run() fails the test with that text.
 
-    With -O1 compiling and running together take the least time. -Og is for programs that are large and run briefly.
+    -O1 makes the total time of compiling and running the shortest. -Og is for programs that are large and run briefly.
     """
     (room / f"{name}.cpp").write_text("\n".join(parts))
     call = functools.partial(subprocess.run, capture_output=True, text=True, cwd=room)
     built = call([COMPILER, *HOST_FLAGS, optimise, "-c", f"{name}.cpp"])
-    # Linked statically, if the libraries are installed: some programs run a thousand times, and then start in a third of the time
+    # The program is linked statically if the static libraries are installed. Some programs run a thousand times, and a static program
+    # starts in a third of the time. With -pthread a program is always linked dynamically.
     for static in [] if built.returncode else [["-static"], []][optimise == "-pthread" :]:
         built = call([COMPILER, *static, optimise, "-o", name, f"{name}.o"])
         if built.returncode == 0:
