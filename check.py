@@ -62,11 +62,13 @@ if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
 
 from judge.sandbox import EXHAUSTED, LEFT_OPEN, Sandbox  # noqa: E402
 
-# A child drops the rights that no solution needs. It does so before it imports torch, while it has a single thread.
+# A child gives up the rights that no solution needs before it imports torch. It has a single thread then. The kernel
+# restricts each thread separately, and later threads inherit the restrictions.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
 GUARD = Sandbox.enter(CHILD["sandbox"]) if CHILD else {}
 
-# Two warnings of torch are silenced: NumPy is not needed, and Child.prepare() asks for deterministic algorithms.
+# This silences two warnings of torch. One says that NumPy is missing, but NumPy is not needed. The other one is about
+# deterministic algorithms, which Child.prepare() turns on deliberately.
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")
 import torch  # noqa: E402
 
@@ -89,7 +91,10 @@ class Wrong(Exception):
 
 
 def is_scarce(device):
-    """Returns whether less than a quarter of a GPU's memory is free. Some problems have inputs of 8 GB."""
+    """Returns whether less than a quarter of a GPU's memory is free.
+
+    The processes then give back cached memory, because some problems have inputs of 8 GB.
+    """
     free, total = torch.cuda.mem_get_info(device)
     return free < total / 4
 
@@ -143,9 +148,10 @@ class GpuMemory:
             self.call("cuIpcCloseMemHandle", ctypes.c_uint64(self.opened.popitem()[1]))
 
     def release(self):
-        """Gives back what this process can open or allocate again, if memory is scarce.
+        """Closes all opened allocations and empties torch's cache, if memory is scarce.
 
-        Memory that its owner frees remains allocated while another process has it open.
+        An allocation that its owner frees stays allocated while another process has it open. This process can open
+        allocations again later.
         """
         if is_scarce(self.device):
             torch.cuda.synchronize(self.device)
@@ -211,7 +217,7 @@ def describe(error):
 
 
 def is_exhausted(error, cuda):
-    """Tells whether an error means that memory, threads or descriptors ran out, which is no fault of the file."""
+    """Returns whether an error means that memory, threads or descriptors ran out. The file is not at fault then."""
     if isinstance(error, OSError):
         return error.errno in EXHAUSTED
     if isinstance(error, torch.OutOfMemoryError):
@@ -273,11 +279,13 @@ class Child:
         self.device, self.cuda, self.is_reference = torch.device(device), device.startswith("cuda"), who == "reference"
         self.player = PLAYERS[kind](self.device, self.is_reference, **of_this_kind)
         self.module = sys.modules["judged"] = types.ModuleType("judged")  # all files of this child run in it
-        # This tensor also creates the CUDA context. Without a context the slab cannot be opened.
+        # calls() computes with this tensor to wake an idle device. On a GPU, the tensor's allocation also creates the
+        # CUDA context, without which the slab cannot be opened.
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
-        self.before, self.left = None, []  # the settings before a request, and the changes that a request left behind
+        # `before` has the settings before a request. `left` describes settings that a request left changed.
+        self.before, self.left = None, []
         # `blocks` is memory from torch's allocator. `in_blocks` holds tensors in these blocks, and `in_slab` holds
         # tensors in the slab.
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}
@@ -287,8 +295,9 @@ class Child:
     def operand(self, leaf, shape, offset, slot, copy, dtype):
         """Returns the tensor of an input. It lies in the slab, or in memory from torch's allocator if `offset` is None.
 
-        A tensor that had this place before is returned again, with a higher version counter. A weight looks the same
-        way after an optimizer has changed it. `copy` distinguishes tensors that share their memory.
+        If a tensor at this place was returned before, the same tensor object is returned again, with a higher version
+        counter. A weight that an optimizer has changed in place also has a higher version. `copy` distinguishes tensor
+        objects that share their memory.
         """
         key = leaf, dtype, *shape, copy, slot if offset is None else offset
         kept = self.in_blocks if offset is None else self.in_slab
@@ -364,7 +373,8 @@ class Child:
         before = settings(self.cuda)
         self.execute(path, text)
         if self.is_reference:
-            Sandbox.close_memory()  # the judge has it open already; no other process may open it
+            # The judge has already opened this process's memory. From now on, no other process can open it.
+            Sandbox.close_memory()
         found = next((name for name in classes if name in vars(self.module)), None)
         self.make = vars(self.module).get(found)
         return {"class": found, "changed": changes(before, settings(self.cuda))}
@@ -420,9 +430,9 @@ class Child:
         return {"changed": changed}
 
     def prepare(self, calls, timed, training, deterministic, inference):
-        """Prepares the next calls, and returns where the inputs lie that are not in the slab.
+        """Prepares the next calls. Returns the locations of those inputs that are not in the slab.
 
-        It also fills free memory with NaN, so that elements which the solution never writes are detected.
+        The method also fills free memory with NaN, so that elements which the solution never writes are detected.
         """
         changed = self.settled()["changed"]
         self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
@@ -447,8 +457,9 @@ class Child:
             blocks = [filled((size,)) for size in sizes]
             for segment in torch.cuda.memory_snapshot():
                 blocks += [filled((b["size"],)) for b in segment["blocks"] if b["state"] == "inactive"]
-        else:  # on a CPU, freed memory often comes back from the system as zeros, so filling it has no effect
-            # In deterministic mode torch fills every new tensor, which is a debugging aid.
+        else:
+            # On a CPU, freed memory often comes back from the system as zeros, so filling it has no effect. Instead,
+            # some requests use torch's deterministic mode, in which torch fills new memory with NaN.
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)
         self.player.settle()
         self.before = settings(self.cuda)
@@ -457,7 +468,8 @@ class Child:
     def calls(self):
         """Runs the calls and returns where their results lie. A GPU may still be computing them."""
         with torch.enable_grad():
-            for _ in range(2):  # wakes the threads and the driver, and warms the caches, after the process was stopped
+            # The process was stopped before this request. The loop wakes the threads and the driver, and warms caches.
+            for _ in range(2):
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
             self.marks[0].record()
             for number, end in enumerate(self.marks[1:]):
@@ -479,9 +491,10 @@ class Child:
             return error
 
     def point(self, number, answer):
-        """Returns where the results of one call lie. It does nothing else, because a CPU's clock is still running.
+        """Returns where the results of one call lie.
 
-        inspect() checks the results later.
+        On a CPU the judge's clock is still running. So this method checks nothing, and inspect() checks the results
+        later.
         """
         kinds = self.requested[number]["expected"]
         try:
@@ -517,11 +530,13 @@ class Child:
         if named is None:
             return {"none": True}
         kinds = call["expected"]
-        if kinds is None:  # the judge does not know the results yet, so the reference defines them
+        # The judge does not know the names, dtypes and shapes of the results yet, and learns them from the reference.
+        if kinds is None:
             kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in named.items()]
         elif outline != call["outline"]:
             return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
-        # The reference may return an input, or a tensor that its module keeps. The judge must not overwrite these.
+        # The reference may return an input, or a tensor that its module keeps. `aliases` lists such results, because
+        # the judge must not overwrite their memory.
         owners, aliases = [*operands, *self.player.kept()], []
         for name, dtype, shape in kinds:
             X = named.get(name)
@@ -541,7 +556,8 @@ class Child:
 
 def serve(channel):
     """Answers each request with one line of JSON, and with an empty line once the GPU has finished the request."""
-    # A shell's background job ignores this signal. A file that ignores it as well would change nothing there.
+    # A shell starts background jobs with SIGINT ignored. Python's default handler is set here, so that the comparison
+    # of settings detects a file that ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
@@ -598,7 +614,10 @@ def cannot_be_judged(path, missing, error):
 
 
 def has_run_out(error):
-    """Tells whether an error of the judge means that it lacks memory or another resource, which is no conviction."""
+    """Returns whether an error of the judge means that the judge lacks memory or another resource.
+
+    Such an error does not convict the solution.
+    """
     return isinstance(error, torch.OutOfMemoryError) or isinstance(error, OSError) and error.errno in EXHAUSTED
 
 
@@ -633,15 +652,18 @@ class Contender(contextlib.ExitStack):
         self.relay()
 
     def examine_schedule(self):
-        """Ends a run in which another process changed how the child is scheduled. Its times would prove nothing."""
+        """Raises CannotRun if another process has changed how the child is scheduled.
+
+        The measured times would prove nothing then.
+        """
         if told := self.process.change_of_schedule():
             raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {told}")
 
     def fault(self, what):
         """Returns the exception for a fault of this contender.
 
-        A fault of the reference says nothing about the solution. The same holds for a fault before the solution is
-        loaded.
+        A fault of the solution is Wrong, which convicts it. All other faults say nothing about the solution, and are
+        CannotRun: faults of the reference, and faults before the solution is loaded.
         """
         told = f"the {self.who}{what}"
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
@@ -649,19 +671,24 @@ class Contender(contextlib.ExitStack):
     def ask(self, do, limit, **arguments):
         """Sends a request and returns the child's answer, which has to come within `limit` seconds.
 
-        The child runs only until it has answered. After "calls" on a GPU, the caller calls stop() to wait for the stop.
+        The child runs until it has answered, and then gets the signal to stop. ask() also waits until the child stands
+        still, except after "calls" on a GPU. The caller has to call stop() in that case.
         """
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do not in ("start", "expose")
-        if self.gpu and do != "calls":  # a clock runs during "calls"
+        if self.gpu and do != "calls":  # during "calls" a clock runs, and release() takes time
             self.gpu.release()
         self.process.resume()
         try:
             self.channel.settimeout(limit)
-            with contextlib.suppress(OSError):  # a child that does not read the request will not answer it either
+            # An error is ignored here. A child that does not read the request does not answer either, and the loop
+            # below reports the missing answer.
+            with contextlib.suppress(OSError):
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            self.channel.settimeout(0)  # select() also reports bytes out of band, for which recv() must not wait
-            # A complete answer counts, even if the judge itself was stopped past the deadline.
+            # recv() must not block. select() also reports a channel that has only out-of-band bytes, which recv() does
+            # not return.
+            self.channel.settimeout(0)
+            # A complete answer counts, even if the deadline passed while the judge itself was stopped.
             while not said.endswith(b"\n\n"):
                 keep_within(self.ends_by)
                 if time.perf_counter() > deadline:
@@ -673,7 +700,8 @@ class Contender(contextlib.ExitStack):
                 said += piece
                 if len(said) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
-                # The answer is parsed while the child is still working, rather than after it has finished.
+                # The child sends its answer before its GPU has finished, and then an empty line. Parsing the answer now
+                # overlaps with the GPU's work.
                 if piece.endswith(b"\n") and (answer is None or piece.strip()):
                     answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
                 if not piece and (self.channel in ready or self.process.has_ended()):
@@ -771,10 +799,11 @@ class Contender(contextlib.ExitStack):
             raise self.fault("'s process has no memory where it says that an input lies") from None
 
     def region(self, result, shape, dtype):
-        """Returns a result's memory as bytes, and its copy.
+        """Returns a uint8 tensor with a result's memory, and either a bytearray or None.
 
-        On a CPU, memory outside the slab is copied. A caller that changes the bytes has to write the copy back. In all
-        other cases there is no copy, and it is None.
+        On a CPU, memory outside the slab is copied into a bytearray, and the tensor is a view of this copy. A caller
+        that changes the tensor has to write the bytearray back into the child. In all other cases the tensor is the
+        result's memory itself, and the second item is None.
         """
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
@@ -811,7 +840,9 @@ class Contender(contextlib.ExitStack):
 # ==== 4. The judgement: values ====
 
 EXAMPLES = 3  # the most failing calls that the table prints for one kind of input
-MOST_KEPT = 1 << 28  # of a result with more bytes, a fingerprint is kept until the call is repeated
+# The first results of a call that is made twice are kept for comparison. If a result has more bytes than this number,
+# only its fingerprint is kept.
+MOST_KEPT = 1 << 28
 ALL_MISSING = 20  # judging stops after this many calls if all of them fail because the machine lacks something
 
 
@@ -823,7 +854,8 @@ class Report:
 
     def __init__(self, problem):
         self.problem, self.begun = problem, time.perf_counter()
-        self.rows, self.checks, self.timings = [], [], {}  # one entry per judged call, per other check, per timed mode
+        # `rows` has one entry per judged call. `checks` has one per other check. `timings` has one per timed mode.
+        self.rows, self.checks, self.timings = [], [], {}
         self.findings = {}  # the first finding of each kind, by name
 
     def progress(self, what):
@@ -836,7 +868,7 @@ class Report:
         print(f"{verdict:<6} {name}: {detail}")
 
     def row(self, call, wrong):
-        """Keeps what the table tells of one call. `wrong` is what is wrong with its results, or None."""
+        """Stores one call's data for the table. `wrong` describes what is wrong with the call's results, or is None."""
         self.rows.append({"input": call.row_name, "size": call.label, "detail": wrong, **call.row})
 
     def table(self):
@@ -888,7 +920,8 @@ class Run:
     def share(self):
         """Allocates one slab per contender.
 
-        The contenders share no slab, because the kernel and a GPU can write for a thread even while it is stopped.
+        The contenders share no slab. Otherwise a stopped contender could still change the inputs of the other one,
+        because the kernel and a GPU can write to memory for a stopped thread.
         """
         self.references_slab, self.slab = self.new_slab(), self.new_slab()
         self.slab.bytes[: 1 << 20].float().sum()  # starts torch's threads before the solution can use up all threads
@@ -897,7 +930,7 @@ class Run:
     def new_slab(self):
         """Allocates a slab for the calls of one request, as far as memory allows.
 
-        The slab holds at least one of the largest calls with its gradient.
+        The slab has room for at least one of the largest calls, including its dC.
         """
         one, least = self.problem.slab_bytes()
         most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
@@ -930,7 +963,8 @@ class Draws:
         of them with `slab_alone`.
         """
         laid = list(range(len(tensors)))
-        # Without the shuffle, the same place in the slab holds one input after the other, as in a user's loop.
+        # Without the shuffle, successive requests put their inputs at the same places in the slab, as a user's loop
+        # does.
         if self.random.random() < 0.5:
             self.random.shuffle(laid)
         sizes = (room(tensors[n].dtype, tensors[n].shape) for n in laid)
@@ -968,7 +1002,8 @@ class Draws:
 class Requests:
     """Sends calls to a contender, writes their inputs into its memory, and takes the results out of it."""
 
-    quiet = 0.0  # the seconds of probe() before any line of the solution has run; Run.share() measures them
+    # The result of probe() in seconds, before any line of the solution has run. Run.share() sets it.
+    quiet = 0.0
 
     def __init__(self, run):
         self.run = run
@@ -1044,7 +1079,11 @@ class Requests:
             contender.put(X, place, told)
 
     def time(self, contender, calls, described, limit):
-        """Makes the child answer. Returns the places of the results, the results by number, and the seconds it took."""
+        """Makes the child run the calls.
+
+        Returns what the child says about the places of the results, a dict of the results by call number, and the time
+        in seconds.
+        """
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
@@ -1083,8 +1122,9 @@ class Requests:
     def inspect(self, contender, calls, described, said, results, limit):
         """Asks the child what is wrong with its results, then overwrites the results with NaN.
 
-        The child can no longer change results that the judge has already read. The reference reports the names,
-        dtypes and shapes of its results. If the judge did not know these before, it reads the results now.
+        The child cannot change the results that count, because the judge has already read them. There is one exception:
+        the judge may not know the names, dtypes and shapes of the reference's results yet. Then the reference reports
+        these now, and the judge reads the results.
         """
         answers = contender.ask("inspect", limit).get("calls")
         answers = [each if isinstance(each, dict) else {} for each in answers] if isinstance(answers, list) else []
@@ -1124,8 +1164,10 @@ class Judgement:
 
     def __init__(self, run):
         self.run = run
-        self.first_results, self.made_twice = {}, 0  # for calls that are made twice
-        self.missing = []  # what the machine lacked in each of the first calls
+        # `first_results` has the first results of the calls that are made twice. `made_twice` counts the second calls.
+        self.first_results, self.made_twice = {}, 0
+        # What the machine lacked in each call, as long as every call so far has failed for such a reason.
+        self.missing = []
 
     def examine(self, call, results, reference=None):
         """Returns what is wrong with a call's results, and records the errors in call.row.
@@ -1168,7 +1210,8 @@ class Judgement:
         try:
             for group in run.draws.groups(calls):
                 self.judge_group(group)
-                # Sizes differ between calls. The judge's allocator would otherwise keep memory that contenders need.
+                # The cache of the judge's allocator would grow from group to group, because sizes differ. The
+                # contenders need this memory.
                 torch.cuda.empty_cache()
                 if len(self.missing) == len(report.rows) >= ALL_MISSING:
                     break
@@ -1282,7 +1325,7 @@ def ratio(timing):
         return "too noisy to time: other processes are using the processor"
     if timing["too_short"]:
         return "too short to time: a request takes much longer than the calls in it"
-    # A small ratio never reads 0.00.
+    # A ratio below 0.1 gets two significant digits, because two decimals could show it as 0.00.
     number = f"{timing['ratio']:.2f}" if timing["ratio"] >= 0.1 else f"{timing['ratio']:.2g}"
     if timing["slower"]:
         return f"{number}x, slower"
@@ -1294,16 +1337,18 @@ def ratio(timing):
 class Stopwatch:
     """Times contenders in one mode at the size that the verdict names, with fresh uniform inputs in every call."""
 
-    # Overhead in seconds per call of a request on a CPU, in which the child locates the call's result.
+    # On a CPU each call adds this many seconds of overhead to its request. In this time the child locates the result.
     besides_a_call = 0.0
 
     def __init__(self, run, mode):
         """Times the reference before any line of the solution has run, so the solution cannot slow it down."""
         run.report.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
-        self.least = -(-run.options.trials * 4 // (3 * ROUNDS))  # request() draws at least 3/4 of this number of calls
+        # request() makes at least 3/4 of this number of calls, unless self.most is smaller. So ROUNDS requests make at
+        # least --trials calls.
+        self.least = -(-run.options.trials * 4 // (3 * ROUNDS))
         sample = run.problem.sample(mode)
-        # The reference's first call is its slowest one.
+        # The reference's first call is its slowest one, so its time is an upper estimate for the time limits.
         (results,), self.reference_seconds = run.requests.send(run.reference, [sample], timed=True)
 
         def examine():
@@ -1317,12 +1362,16 @@ class Stopwatch:
         most = min(most, run.slab.size // max(1, sample.nbytes))
         # `peak` is the memory bandwidth in bytes per second. `cache` is the number of bytes that the L2 cache can hold.
         self.peak, self.cache = math.inf, 0
-        if run.cuda:  # the inputs and results, each in the judge and in the child, fit in 0.6 of the free memory
+        # On a GPU, the inputs and results may take 0.6 of the free memory. Both exist twice: in the judge and in the
+        # child.
+        if run.cuda:
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
             self.peak = 2e3 * kilohertz * width / 8 or math.inf  # memory transfers two words per clock cycle
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (2 * sample.nbytes + 2 * made)))
-        self.most = max(1, most) if run.cuda else 2  # on a CPU the child locates the results before the clock stops
+        # The next requests measure `fixed`, the overhead of a request. On a CPU they have at most two calls, because
+        # each call adds overhead: the child locates its result before the clock stops.
+        self.most = max(1, most) if run.cuda else 2
         (requests,) = self.measure(run.reference, rounds=5)
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in requests))
         self.most = max(1, most)
@@ -1380,7 +1429,10 @@ class Stopwatch:
         return number, took, inside
 
     def summary(self, requests):
-        """Summarizes requests by both clocks. `outside` is a request's time per call, less its overhead."""
+        """Summarizes requests by both clocks.
+
+        `outside` has each request's time by the judge's clock, minus the request's overhead, divided by its calls.
+        """
         besides = [min(self.fixed + self.besides_a_call * number, took / 2) for number, took, _ in requests]
         pairs = zip(requests, besides, strict=True)
         outside = spread([(took - rest) / number * 1e6 for (number, took, _), rest in pairs])
@@ -1392,24 +1444,27 @@ class Stopwatch:
         """Decides which clock counts, and computes the ratio by this clock."""
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
         *references, mine = times.values()
-        # Noise is the difference between the clocks in a request of the reference. The solution could forge its own.
+        # Noise is the difference between the clocks in requests to the reference. Requests to the solution are not
+        # used, because the solution could forge its own clock.
         noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / t["requests"] for t in references)
         tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
         clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
-        best = min(t["us"] for t in references)  # the reference's own clock can be trusted
+        best = min(t["us"] for t in references)
+        # The child's clock counts for the reference in any case, because the reference can be trusted.
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        # By both clocks, even fast calls of a slower solution take longer than slow calls of the reference. Otherwise
-        # the difference may be noise: a copy of a network of many short kernels can get a ratio of 0.5.
+        # A solution counts as slower only if its fast calls take 7 % longer than the reference's slow calls, by both
+        # clocks. A smaller difference may be noise: a copy of a network of many short kernels can get a ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(mine["inside"]["p10_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         may_be_noise = quiet < mine["us"] / (1 + TOLERANCE[0]) and not slower
         lower_bound = clock == "outside" or quiet < best or may_be_noise
         times |= {"clock": clock, "lower_bound": lower_bound, "tolerance": tolerance}
-        # The reference may take much longer in turns with the solution than at its best. A copy of it would not get a
-        # ratio of 1 then. If one clock shows both times, other processes are the cause. If the long time is the judge's
-        # and the short time the child's, the overhead of requests is the cause.
+        # The reference may take much longer in turns with the solution than at its best. Even a copy of the reference
+        # would not get a ratio of 1 then, so no ratio is certified. Other processes are the cause if the same clock
+        # shows both times: `noisy`. The overhead of requests is the cause if only the judge's clock shows the longer
+        # time: `too_short`.
         outside = [t["outside_us"] for t in references]
         disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
         times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)
@@ -1451,7 +1506,7 @@ def number(kind, least, most):
 
 
 def device_name(text):
-    """Explains why --device cannot name a GPU if torch sees none.
+    """Returns the name that --device has. Raises an error that says why, if the name is a GPU but torch sees none.
 
     The `choices` of the argument reject all other bad names.
     """
@@ -1499,7 +1554,8 @@ def parse(argv):
     options = parser.parse_args(argv)
     options.problem = options.problem or ("any" if options.reference else "lower")
     options.reference = options.reference or home("reference_model.py")
-    options.device = torch.empty(0, device=options.device).device  # this device has an index, as in cuda:0
+    # The device of a tensor has an index, as in cuda:0, even if --device is cuda.
+    options.device = torch.empty(0, device=options.device).device
     cuda = options.device.type == "cuda"
     for option, instead in PROBLEMS[options.problem].func.foreign_options.items():
         if getattr(options, option):
@@ -1603,7 +1659,7 @@ def judge(run, texts):
 
 
 def read_texts(options):
-    """Returns the texts of the solution and of the reference, which has the constants that --set names."""
+    """Returns the texts of the solution and of the reference. --set has already changed the reference's constants."""
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
@@ -1745,8 +1801,8 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    # Descriptors 0 to 2 are opened if they are closed. A slab could otherwise get such a number, which a child replaces
-    # by its own standard streams.
+    # This opens descriptors 0 to 2 if they are closed. Otherwise the descriptor of a slab could get one of these
+    # numbers, and would be lost in a child, where 0 to 2 are the standard streams.
     while os.open(os.devnull, os.O_RDWR) < 3:
         pass
     if sys.stdout:  # sys.stdout is None if it was closed

@@ -8,7 +8,10 @@ import torch
 
 
 class Domain:
-    """Records what a change of a tensor has to preserve: its zeros, its symmetry, its few values, or its sums of 1."""
+    """Records which properties of a tensor a change has to preserve.
+
+    The properties are zeros, symmetry, few distinct values, and rows of elements that sum to 1.
+    """
 
     FEW = 4  # a tensor with at most this many distinct values holds labels, signs or a mask
     SAMPLE = 1 << 20  # the largest number of elements that is examined
@@ -34,7 +37,10 @@ class Domain:
 
 
 class Changes:
-    """Changes floating-point tensors. Each method of VARIANTS takes a tensor and its Domain, and so does scaled()."""
+    """Changes floating-point tensors.
+
+    scaled() and each method that VARIANTS lists take a tensor and its Domain, and return the changed tensor.
+    """
 
     def __init__(self, seed, device):
         self.device = device
@@ -118,8 +124,9 @@ def perturb(tensors, seed, device, absolute):
     """Returns all tensors. Those of floating point become float64 and have random errors of the size of roundings.
 
     An error is 8 to 16 eps of the dtype, as after a sum, or 0.5 to 1 eps for 16-bit dtypes. It is relative to the
-    element itself or, if `absolute` is True, to the largest element. An odd seed reverses the signs of the even seed
-    below it. A linear result thus moves to both sides, and near ties break both ways.
+    element itself or, if `absolute` is True, to the largest element. An odd seed gives the errors of the preceding even
+    seed with opposite signs. So such a pair of seeds moves a linear result to both sides of the truth, and breaks near
+    ties both ways.
     """
     changes, made = Changes(seed // 2, device), []
     for X in tensors:
@@ -181,7 +188,8 @@ class Truth:
         if ordinary and self.high.numel():
             largest = max(float(magnitudes(self.high[part]).max()) for part in self.chunks())
             self.scale = min(max(largest, 0.1 if reference.dtype.itemsize == 2 else 0.01), 1.0)
-        # The comparison takes no memory of the result's size in the usual case.
+        # The reference's values replace a truth that is not finite. The check goes by chunks, so that it needs little
+        # memory in the usual case, in which all elements are finite.
         if not all(bool(self.high[part].isfinite().all()) for part in self.chunks()):
             self.high = torch.where(self.high.isfinite(), self.high, self.reference.to(self.high.dtype))
 
@@ -215,8 +223,9 @@ class Truth:
     def likely_integers(self, perturbed):
         """Returns the least and the greatest integer that may stand at a tie.
 
-        All elements of the truth and of `perturbed` have a range. It is made wider by its own width on both sides. A
-        range without negative numbers stays without them, because a position is never negative.
+        The range of all elements of the truth and of `perturbed` is extended by its own width on both sides. If the
+        range has no negative numbers, it is not extended below 0. The integers may be positions, as argmax returns
+        them, which are never negative.
         """
         seen = [int(edge) for X in (self.high, *perturbed) if X.numel() for edge in (X.min(), X.max())]
         if not seen:
@@ -228,9 +237,10 @@ class Truth:
     def worst_beside_ties(self, found, perturbed, bound):
         """Returns the largest error, its flat index, and the number of ties: elements that only this method accepts.
 
-        `perturbed` has several results that the reference computes from inputs with rounding errors. A number has the
-        error 0 if it lies between the least and the greatest of these results and the truth. An integer has the error 0
-        where any of these results differs from the truth, and where it is a likely integer (see likely_integers).
+        `perturbed` has several results that the reference computes from inputs with rounding errors. A floating-point
+        element has the error 0 if it lies between the least and the greatest of these results and the truth. An integer
+        has the error 0 if two conditions hold: one of these results differs there from the truth, and the integer lies
+        in the range of likely_integers().
         """
         found, tied, largest = real(found).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]
@@ -252,6 +262,9 @@ class Truth:
         return *largest, tied
 
     def position(self, at):
-        """Returns the indices of the element at a flat index. For complex tensors, a last index selects the part."""
+        """Returns the indices of the element at a flat index.
+
+        For complex tensors, the last index selects the real or the imaginary part.
+        """
         shape = [*self.shape, 2] if self.dtype.is_complex else list(self.shape)
         return [at // math.prod(shape[n + 1 :]) % size for n, size in enumerate(shape)]

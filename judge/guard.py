@@ -1,9 +1,9 @@
-"""What a process gives up before it runs a stranger's code. docs/judge.md says why.
+"""Confines the process that calls guard(), before this process runs a stranger's code. docs/judge.md gives the reasons.
 
-judge/sandbox.py is the object that the judge uses. All system calls and numbers of the kernel's interface stand here.
-The module needs Linux and the standard library alone. guard() is for a process that has one thread and leads a
-process group. The kernel keeps capabilities, Landlock rules and seccomp filters for each thread. Later threads and
-children inherit them.
+The judge uses this module through judge/sandbox.py. All system calls and all constants of the kernel's interface are
+in this module. It needs Linux and the standard library alone. The process that calls guard() must have one thread and
+lead a process group. The kernel keeps capabilities, Landlock rules and seccomp filters separately for each thread, and
+later threads and children inherit these.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 # ==== 1. System calls by name ====
 
-# Each line has the names of system calls, with their numbers on x86_64 and on aarch64.
+# Each entry is the name of a system call, its number on x86_64 and its number on aarch64.
 NUMBERS = """
     bpf 321 280 clone 56 220 clone3 435 435 fcntl 72 25 io_uring_enter 426 426 io_uring_register 427 427
     io_uring_setup 425 425 ioctl 16 29 ioprio_set 251 30 kcmp 312 272 kill 62 129 migrate_pages 256 238
@@ -31,7 +31,8 @@ NUMBERS = """
     setpriority 141 140 setsid 112 157 setsockopt 54 208 tgkill 234 131 timer_create 222 107 tkill 200 130
     unshare 272 97 userfaultfd 323 282
 """
-# Each architecture has a number in the headers of Linux (AUDIT_ARCH), and a column of numbers above.
+# ARCHITECTURE is the number that the headers of Linux give to this machine's architecture (AUDIT_ARCH). COLUMN selects
+# the architecture's system call numbers in NUMBERS. Both are 0 on an architecture that NUMBERS does not cover.
 ARCHITECTURE, COLUMN = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}.get(os.uname().machine, (0, 0))
 # CALLS has the numbers of this machine by name. It is empty on other architectures, which get no filter.
 CALLS = dict(zip(NUMBERS.split()[::3], map(int, NUMBERS.split()[COLUMN::3]), strict=True)) if COLUMN else {}
@@ -62,21 +63,24 @@ def stop_thread(process, thread):
 
 # ==== 2. Seccomp: the calls that reach other processes are refused ====
 
-# A filter sees the numbers and the arguments of calls, but not what pointers point to. The calls of LIMITS name a
-# process by its id. The caller is 0 or its own id. Any other id may belong to another run's process.
+# A filter sees the numbers and the arguments of calls, but not what pointers point to. The calls of LIMITS take the id
+# of a process. The filter allows only the caller, named by 0 or by its own id. Any other id may belong to a process of
+# another run.
 LIMITS = "prlimit64 sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages"
 # These calls are refused altogether. An io_uring, for example, goes on working while its process is stopped.
 REFUSED = """ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd pidfd_send_signal process_madvise
     process_mrelease unshare ioprio_set perf_event_open bpf userfaultfd timer_create mq_notify io_uring_setup
     io_uring_enter io_uring_register setns open_by_handle_at"""
-# These flags of clone make namespaces, make children of the judge, or share a tracer.
+# These are flags of clone. CLONE_NEW has all flags that make a namespace. CLONE_PARENT makes the new process a child of
+# the judge. CLONE_PTRACE makes a tracer trace the new process too. CLONE_SIGNAL masks the number of the signal that
+# announces the new process's end.
 CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 CLONE_PARENT, CLONE_PTRACE, CLONE_SIGNAL = 0x00008000, 0x00002000, 0xFF
 # These commands of fcntl name a process that gets signals.
 F_SETOWN_EX = 15
 SIGNALLING_COMMANDS = (fcntl.F_SETOWN, fcntl.F_SETSIG, F_SETOWN_EX)
-# The first two of these requests of ioctl name such a process. TIOCSTI writes to a terminal, and TCXONC stops it. The
-# last three can take it away.
+# These are requests of ioctl. FIOSETOWN and SIOCSPGRP name a process that gets signals. TIOCSTI writes to a terminal,
+# and TCXONC stops the terminal's output. The last three of TERMINAL_REQUESTS can take a terminal away.
 FIOSETOWN, SIOCSPGRP, TIOCSPTLCK = 0x8901, 0x8902, 0x40045431
 TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TCXONC, termios.TIOCSCTTY, termios.TIOCNOTTY, TIOCSPTLCK)
 SOL_SOCKET, SO_LINGER = 1, 13
@@ -99,12 +103,13 @@ def filter_program(own, beyond):
     refuse, missing = ((RETURN, 0, 0, SECCOMP_RET_ERRNO | error) for error in (errno.EPERM, errno.ENOSYS))
     in_vain = (RETURN, 0, 0, SECCOMP_RET_ERRNO)  # the call does nothing and reports success
     number, architecture, first, second, third = ((LOAD, 0, 0, offset) for offset in (0, 4, 16, 24, 32))
-    # A negative number names a group of processes. No descendant leads one, since setsid and setpgid do nothing. The
-    # answer is that there is no such group, as for a group whose processes have ended.
+    # A negative process id names a process group. No descendant leads a group, because setsid and setpgid do nothing.
+    # So the call fails with ESRCH, as it does for a group whose processes have all ended.
     no_group = (RETURN, 0, 0, SECCOMP_RET_ERRNO | errno.ESRCH)
     descendant = [(IS_AT_LEAST, 0, 1, 1 << 31), no_group, (IS_AT_LEAST, 0, 1, beyond), refuse]
     descendant += [(IS_AT_LEAST, 0, 1, own), allow, refuse]
-    # The caller is 0 or its own id. The ids of its descendants are not known yet.
+    # This allows 0, which names the calling process, and the id of this process. The ids of descendants cannot be
+    # listed, because they are not known yet.
     caller = [(IS_EQUAL, 1, 0, 0), (IS_EQUAL, 0, 1, own), allow]
 
     def unless(argument, *values):
@@ -115,14 +120,15 @@ def filter_program(own, beyond):
         "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
         LIMITS: [first, *caller, refuse],
         "setpriority": [first, (IS_EQUAL, 1, 0, os.PRIO_PROCESS), refuse, second, *caller, refuse],
-        # With OMP_PROC_BIND, OpenMP pins its threads by their ids. It ends the process if the call fails.
+        # With OMP_PROC_BIND, OpenMP pins its threads by their ids, and ends the process if a call fails. So calls with
+        # other ids do nothing and report success.
         "sched_setaffinity": [first, *caller, in_vain],
         "fcntl": [*unless(second, *SIGNALLING_COMMANDS), allow],
         "ioctl": [*unless(second, FIOSETOWN, SIOCSPGRP, *TERMINAL_REQUESTS), allow],
         "clone": [
             first,
             *[(HAS_BIT_OF, 0, 1, CLONE_NEW | CLONE_PARENT | CLONE_PTRACE), refuse],
-            # The kernel may announce the child's end by no signal, or by SIGCHLD.
+            # No signal or SIGCHLD may announce the new process's end, and no other signal.
             *[(MASK, 0, 0, CLONE_SIGNAL), (IS_EQUAL, 0, 1, 0), allow, (IS_EQUAL, 0, 1, signal.SIGCHLD), allow, refuse],
         ],
         "setsockopt": [second, (IS_EQUAL, 1, 0, SOL_SOCKET), allow, *unless(third, SO_LINGER), allow],
@@ -140,7 +146,7 @@ def filter_program(own, beyond):
 
 
 def filter_calls(judge, others):
-    """Filters the system calls of this process. Returns whether the system does."""
+    """Filters the system calls of this process. Returns whether the system supports that."""
     if not CALLS:
         return False
     # Linux counts process ids up, and begins anew after the largest. If the judge has a higher id than this process,
@@ -164,7 +170,8 @@ SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2  # with these, sockets and signa
 def restrict_files(builds):
     """Restricts by Landlock where this process can write. Returns Landlock's version, or 0 if the system has none.
 
-    What remains is the temporary folder, the folder `builds`, and the devices that a solution needs.
+    The process can still write in the temporary folder, in the folder `builds`, in /dev/shm, and to the devices that a
+    solution needs.
     """
     version = LIBC.syscall(LANDLOCK_CREATE_RULESET, 0, 0, LANDLOCK_CREATE_RULESET_VERSION)
     if version < 2:  # the first version forbids moving files between folders, which builds need
@@ -194,7 +201,7 @@ def restrict_files(builds):
 
 # ==== 4. All of it ====
 
-# Without these variables, caches lie in the home.
+# settle_in() removes these variables, so that caches lie in HOME, which it sets to a temporary folder.
 CACHES = """XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME TORCH_HOME TORCHINDUCTOR_CACHE_DIR TRITON_HOME TRITON_CACHE_DIR
     TRITON_DUMP_DIR TRITON_OVERRIDE_DIR CCACHE_DIR"""
 
@@ -209,7 +216,8 @@ def settle_in(folder, builds):
     os.makedirs(builds, exist_ok=True)
     for name in CACHES.split():
         os.environ.pop(name, None)
-    os.environ["PYTHONUSERBASE"] = site.getuserbase()  # a Python that starts later finds the same packages
+    # HOME changes below. With this variable, a Python that starts later still finds the user's installed packages.
+    os.environ["PYTHONUSERBASE"] = site.getuserbase()
     # ~/.nv is the cache of the GPU's driver. The judge uses it, too, and executes what lies there, so a solution gets
     # another one.
     os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = tempfile.tempdir = folder
@@ -218,7 +226,7 @@ def settle_in(folder, builds):
 
 
 def guard(judge, others, folder, builds):
-    """Gives up what no solution needs: capabilities, foreign files and foreign processes.
+    """Gives up what no solution needs: capabilities, writing to other files, and reaching other processes.
 
     `judge` is the process id of the judge, and `others` has the ids of its other processes. `folder` becomes the
     temporary folder of this process. `builds` is the folder for torch's builds; None stands for a folder in `folder`.
@@ -244,13 +252,14 @@ REMOVE = 'exec 2>/dev/null; rm -rf "$0" || { chmod -R u+rwx "$0"; rm -rf "$0"; }
 def end_groups(folder):
     """Ends the process groups that standard input names, and removes their folder.
 
-    It begins at the end of the input, which comes when no process can write to it any more.
+    The function waits for the end of the input. The end comes when no process holds the writing end of the pipe any
+    more, for example because the judge has died.
     """
     set_dumpable(False)  # without Landlock, another process of the same user could otherwise write code into this one
     for group in sys.stdin.read().split():
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
-    with contextlib.suppress(OSError):  # another process may be forbidden; that costs no verdict
+    with contextlib.suppress(OSError):  # a limit may forbid to start a process; the folder then stays
         os.spawnlp(os.P_WAIT, "sh", "sh", "-c", REMOVE, folder)
 
 

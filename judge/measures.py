@@ -1,4 +1,4 @@
-"""The measures of a product: problems, sizes, inputs, exact results with their bounds, and spreads of times.
+"""Defines what the judge needs for products: problems, sizes, inputs, exact results with bounds, and spreads of times.
 
 check.py judges with them. Tests and benchmarks use them, too.
 """
@@ -27,12 +27,12 @@ class Problem:
     # C and the gradient of each input have one function each. It takes the inputs and G = dC, and returns X and Y.
     # The result is keep(X @ Y).
     factors: tuple
-    # This is the problem's number in KernelBench's level 1, or None. KernelBench has zeros where nothing is read. Other
-    # problems have NaN or 1 there, except for the reference.
+    # This is the problem's number in KernelBench's level 1, or None. If there is a number, inputs have zeros where
+    # nothing is read, as in KernelBench. If there is none, inputs have NaN or 1 there, but the reference gets zeros.
     number: int | None = None
     size: int = 4096  # the size that is timed on a GPU
-    # A 16-bit gradient may be rounded before its last rounding. This bounds the error of these earlier roundings, in
-    # half units in the last place of the magnitude.
+    # Intermediate results of a 16-bit gradient may be rounded. This bounds the error of these roundings, in half units
+    # in the last place of the magnitude.
     roundings: float = 0.0
     keep = property(lambda self: self.keeps[-1])
     square = property(lambda self: self.number != 16)
@@ -98,9 +98,9 @@ PROBLEMS = {
     "triangular": Problem(
         "C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT
     ),
-    # G + G^T is rounded, or both G X and G^T X are.
+    # `roundings` allows a gradient in which G + G^T is rounded, or in which both G X and G^T X are rounded.
     "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),
-    # C is rounded, which is used twice, and so is C^T G.
+    # `roundings` allows a gradient in which C and C^T G are rounded. The gradient uses C twice.
     "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),
 }
 
@@ -114,7 +114,8 @@ def label(dims):
 def some_sizes(random, most):
     """Yields two sizes per octave, up to `most`.
 
-    Half of them are multiples of a power of two, or differ from one by 1. The others fit no tile.
+    About half of the sizes are multiples of a random power of two, or differ by 1 from such a multiple. The other sizes
+    are random.
     """
     for half in range(int(2 * math.log2(most)) + 1):
         size, step = int(2 ** ((half + random.random()) / 2)), 1 << random.randint(0, max(0, half // 2 - 1))
@@ -132,18 +133,19 @@ def sizes_about_multiples(random, most):
 def dims_of(sizes, random, problem, most):
     """Returns the dimensions of products, one product for each size that `sizes` yields.
 
-    `sizes` is a function above.
+    `sizes` is some_sizes or sizes_about_multiples.
     """
-    first, *others = (list(sizes(random, most)) for _ in problem.headline(1))  # N, or K, M and N in different orders
+    # There is one list of sizes for N, or one each for K, M and N. All lists but the first are shuffled below.
+    first, *others = (list(sizes(random, most)) for _ in problem.headline(1))
     return list(zip(first, *(random.sample(column, len(column)) for column in others), strict=True))
 
 
 def some_batches(number, random, problem, most):
     """Yields the dimensions of batches of up to 1000 products; the first batch has one product.
 
-    A batch has about as many elements as one product of the largest size, or fewer. Odd sides and even sides take
-    turns. Each run needs aligned sides. Therefore every second batch of even sides has at least three products, and its
-    sides are multiples of 16. A small `most` may forbid both.
+    A batch has about as many elements as one product of the largest size, or fewer. Batches with odd sides and batches
+    with even sides alternate. Every second batch with even sides has sides that are multiples of 16, and at least three
+    products, so that each run has such a batch. There is none if `most` is below 16.
     """
     for n in range(number):
         sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
@@ -160,7 +162,7 @@ def some_batches(number, random, problem, most):
 class Draw:
     """Random float64 matrices on a device.
 
-    They come from a random stream of their own, so that a seed repeats them whatever else is drawn.
+    Each Draw has its own random stream. So its matrices depend only on the seed and the name, whatever else is drawn.
     """
 
     def __init__(self, seed, name, device, tf32=False):
@@ -174,8 +176,8 @@ class Draw:
     def decades(self, span, *shape):
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
-    # Each distribution makes A if `second` is 0, and B if it is 1. Masks come later. Results are sums of shape[0]
-    # terms.
+    # Each distribution makes A if `second` is 0, and B if it is 1. Masks are applied later. Each element of a product
+    # is a sum of shape[0] terms.
 
     def identity(self, shape, *_):
         return torch.eye(*shape, dtype=torch.float64, device=self.device)
@@ -189,10 +191,11 @@ class Draw:
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
     def elimination(self, shape, second, dtype):
-        """Returns a matrix of one elimination step, as LU without pivoting multiplies it.
+        """Returns the matrix of one elimination step of LU without pivoting.
 
-        It has ones on the diagonal. Its multipliers lie in one column below the diagonal and in one row to the right of
-        it, so that both lower and upper triangular problems have them. Their sizes differ by many powers of ten.
+        The diagonal has ones. The multipliers lie in one column below the diagonal and in one row to the right of the
+        diagonal, so that lower and upper triangular problems both read some. The sizes of the multipliers differ by
+        many powers of ten.
         """
         X, at, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
         for line in (X[at:, at], X[at, at:]):
@@ -203,8 +206,8 @@ class Draw:
     def cholesky(self, shape, *_):
         """Returns the Cholesky factor of a Gram matrix.
 
-        Its pivots fall to 1e-8, which is added to keep the matrix positive definite. The kernel has no exp, because
-        that of a CPU is off by 3e-9.
+        The pivots fall to 1e-8. This number is added to the diagonal to keep the Gram matrix positive definite. The
+        matrix is computed without exp, because a CPU's exp has an error of 3e-9.
         """
         x = self.uniform(max(shape)).cpu().sort().values
         gram = 1 / (1 + ((x[:, None] - x) / 0.1) ** 2)
@@ -245,7 +248,7 @@ class Draw:
         return torch.full(shape, 2.0 ** int(3 * self.uniform(1) - 1), dtype=torch.float64, device=self.device)
 
     def with_entries(self, X, value=None):
-        """Puts a number in two places of X, of which one lies in the triangle that is read. Returns X.
+        """Puts a number in two mirrored places of X, so that at least one of them is read. Returns X.
 
         Without a `value`, the number is drawn from 32 to 64.
         """
@@ -260,9 +263,9 @@ class Draw:
 def dominant(X, dtype):
     """Returns a lower triangular L whose inverse is of ordinary size.
 
-    Below the diagonal X is divided by its row number from 1 on, or, if X[0, 0] is negative, by the squared distance
-    from the diagonal. The diagonal has the sums of the magnitudes of its rows, with the signs of X. Tiny sums become
-    1 + |X[i, i]|.
+    Below the diagonal, each element of X is divided by its row number, counted from 1. If X[0, 0] is negative, each
+    element is divided by its squared distance from the diagonal instead. A diagonal element of L is the sum of the
+    magnitudes to its left, with the sign of X[i, i]. If this sum is tiny, 1 + |X[i, i]| replaces it.
     """
     at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
@@ -274,12 +277,13 @@ def dominant(X, dtype):
 ORDINARY = {
     "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # KernelBench's own distribution
     "normal": lambda draw, shape, *_: draw.normal(*shape),
-    # Either A or B has elements of both signs, and the other matrix has one sign. From draw to draw they change roles.
+    # Either A or B has elements of both signs, and the other matrix has one sign. A and B swap roles between an even
+    # and an odd name of the Draw.
     "mixed": lambda draw, shape, second, _: (
         2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape)
     ),
 }
-WIDE = {  # these need the exponents of float32, which bfloat16 has as well, but float16 does not
+WIDE = {  # these need float32's range of exponents; bfloat16 has the same range, but float16 has a smaller one
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
     "rows of A over 16 decades": partial(Draw.scaled, of="A", along=0),
     "columns of A over 16": partial(Draw.scaled, of="A", along=1),
@@ -302,7 +306,8 @@ SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements 
     "uniform, one small line": Draw.apart,
     "uniform, one large entry": lambda draw, shape, *_: draw.with_entries(draw.uniform(*shape)),
 }
-HIDDEN = ["uniform, one large entry", "uniform, one small line"]  # few samples of a request's inputs meet these
+# A sample of the elements of a request's inputs rarely contains the entry or line that differs.
+HIDDEN = ["uniform, one large entry", "uniform, one small line"]
 HARD = {
     "integers": Draw.integers,
     "constant": Draw.constant,
@@ -334,7 +339,7 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
     3  one value, often small, expanded             8  normal, and the same for all of a batch
     4  one value per row or per column, expanded
 
-    Other kinds may also be the same for all of a batch, if `way` is not 0.
+    If `way` is not 0, dC of the kinds 1, 5, 6 and 7 may also be the same for all products of a batch.
     """
     # The span is narrow for float16, so that no sum of a large product overflows.
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8
@@ -376,8 +381,8 @@ def inputs_of(name, draw, dtype, *shapes):
 def slices(X, along, bits):
     """Yields float64 parts whose sum is X (float64).
 
-    In each line of a part `along` a dimension, all elements are multiples of one unit. The unit is 2^-bits times the
-    next power of two above the line's largest element.
+    `along` is a dimension. In each line of a part along this dimension, all elements are multiples of one unit. The
+    unit is 2^-bits times the next power of two above the largest element that remains in the line.
     """
     rest = X.clone()
     while bool(rest.any()):
@@ -411,8 +416,8 @@ def exact_product(X, Y):
 def inverse_of(L, G):
     """Returns (high, low, magnitude) of C = L^-1, as exact_product does.
 
-    The magnitude is |C||L||C|, which bounds the error of substitution. If G is given, the three are of the gradient
-    dL = -C^T G C^T, computed in float64.
+    The magnitude is |C||L||C|, which bounds the error of substitution. If G is given, the three returned matrices
+    belong to the gradient dL = -C^T G C^T instead, which is computed in float64.
     """
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
@@ -429,7 +434,8 @@ def inverse_of(L, G):
 def may_underflow(X, Y):
     """Marks the elements of X @ Y that have a term below the smallest normal float32.
 
-    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. The limit is met within a factor of 4.
+    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. Only exponents are compared, so the
+    limit is accurate only within a factor of 4.
     """
     # Let x lie between 2^(e_x - 1) and 2^e_x, and y likewise. The product is then at least 2^(e_x + e_y - 2). The
     # smallest normal number is 2^-126. Below, x and y are the exponents, and the exponent of a zero exceeds all others.
@@ -459,8 +465,9 @@ def allowed(dtype, terms, tf32=False, inverse=False):
 def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False):
     """Returns the error that each element of a result may have relative to `exact`, the result in float64.
 
-    It is the first error of `allowed` times |X||Y|, and one rounding of a 16-bit result. For a product in float64
-    `exact` is such a sum itself. The bound is then what two sums in any order may lose.
+    The bound is the first value of allowed() times |X||Y|, plus one rounding if the result has 16 bits. For a float64
+    product, `exact` is itself a sum with rounding errors. The bound is then the most by which two such sums in any
+    order may differ.
     """
     info = torch.finfo(dtype)
     if dtype == torch.float64 and not inverse:
@@ -488,8 +495,9 @@ class Truth:
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += (roundings or 0.0) * half_a_unit
         self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
-        # `forgiven` is an absolute error that each element may have. Rounding a 16-bit result changes it by up to half
-        # the spacing of denormal numbers or more. A float32 sum loses terms that underflow.
+        # `forgiven` is an absolute error that each element may have. A 16-bit result may be off by half a unit in the
+        # last place, and at least by half the spacing of denormal numbers. A float32 sum may lose terms that underflow,
+        # and a tiny float32 result may become zero.
         forgiven = (self.high.abs() * half_a_unit).clamp_min_(info.smallest_normal * half_a_unit)
         if exact:  # the only error is one rounding to the result's dtype
             self.high, forgiven = self.high.to(X.dtype).double(), 0.0
@@ -503,7 +511,8 @@ class Truth:
             most = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
         self.high, self.low = keep(self.high), keep(self.low)
         self.forgiven, self.magnitude = (torch.where(masked, most, Z) for Z in (forgiven, self.magnitude))
-        # A partial sum may overflow: the element is not judged.
+        # If the magnitude exceeds the dtype's largest number, a partial sum may overflow. An infinite magnitude marks
+        # an element that is not judged.
         self.magnitude[~(self.magnitude <= info.max)] = math.inf
 
     def plus(self, other):

@@ -49,7 +49,7 @@ def with_constants(text, changes):
     if unknown := set(changes) - set(constants(text)):
         known = ", ".join(constants(text)) or "none"
         raise ValueError(f"{', '.join(sorted(unknown))} is no constant of the reference; these are: {known}")
-    lines = text.encode().splitlines(keepends=True)  # the column offsets of ast count bytes
+    lines = text.encode().splitlines(keepends=True)  # as bytes, because ast gives column offsets in bytes
     for name, _, statement in reversed([each for each in assigned(text) if each[0] in changes]):
         last = lines[statement.end_lineno - 1]
         added = f"; {name} = {changes[name]!r}".encode()
@@ -149,7 +149,7 @@ def has_state(model, state):
 
 
 def load_state(model, state):
-    """Copies `state` into a module if its state_dict has the same keys and shapes. Returns whether it has."""
+    """Copies `state` into a module if its state_dict has the same keys and shapes. Returns whether it copied."""
     own = state_of(model)
     if {name: X.shape for name, X in own.items()} != {name: X.shape for name, X in state.items()}:
         return False

@@ -35,7 +35,10 @@ LAYOUTS = (  # the memory layouts of dC, indexed by way // 2; GRADIENTS of judge
 
 
 def is_leaf_with_gradient(C):
-    """Tells whether a plain tensor is a leaf that requires a gradient. Nothing computed from the inputs is one."""
+    """Returns whether a result is a plain tensor and a leaf that requires a gradient.
+
+    A result that is computed from the inputs is no such leaf.
+    """
     return type(C) is torch.Tensor and C.is_leaf and C.requires_grad
 
 
@@ -65,7 +68,8 @@ class ProductPlayer:
         return {}
 
     def traits(self, X):
-        # Autograd refuses to use a saved tensor whose version has changed, even if its values have been restored.
+        # The version is compared too, because a changed version harms the caller even if the values were restored.
+        # Autograd refuses to use a saved tensor whose version has changed.
         return traits_of(X) | {"version, which counts changes in place": X._version}
 
     def settle(self):
@@ -85,7 +89,7 @@ class ProductPlayer:
             asks_for_all = call["mode"] == "gradients"
             operands = []
             for n, place in enumerate(call["inputs"]):
-                is_operand = n < len(self.names) - 1  # the others are dC
+                is_operand = n < len(self.names) - 1  # an input beyond the operands is dC
                 is_leaf = is_operand and bool(asks_for_all or call["other"] >> n & 1)
                 operands.append(operand(is_leaf, *place))
             self.operands.append(operands)
@@ -100,7 +104,8 @@ class ProductPlayer:
             C = self.model(*operands)
             is_plain = type(C) is torch.Tensor and C.layout == torch.strided
             if is_plain and not is_leaf_with_gradient(C) and number % 2 == 0 and not self.timed:
-                # This keeps the memory of a result, but not the tensor object, as C.view(...) does.
+                # From here on, only a view of the result is kept, as after C.view(...). The tensor object that the
+                # module returned is dropped.
                 with torch.set_grad_enabled(C.requires_grad):
                     C = C[...]
         return (C,)

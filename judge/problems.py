@@ -19,7 +19,8 @@ from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
 
 MODES = {"forward": "", "gradients": ", gradients"}  # the suffix of each mode in the table of results
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # a timed batch of inverses has at most this many elements
-# Up to this --size, calls at --size use every kind of hard inputs. Slow calls above it use only some kinds.
+# If --size is at most this number, calls at --size use every kind of hard inputs. If --size is larger, calls are slow,
+# and use only some kinds.
 ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
 
 
@@ -87,7 +88,10 @@ class Call:
 
 
 class ProductCall(Call):
-    """Describes a call of a product. Each operand has a random sign. Normal inputs also have a random power of two."""
+    """Describes a call of a product.
+
+    Each operand is multiplied by a random sign. "normal" operands are also multiplied by a random power of two.
+    """
 
     def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
         self.alias = alias
@@ -99,7 +103,8 @@ class ProductCall(Call):
         if name == "normal":
             least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
             self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
-        # One operand has mixed signs, and the other has one sign. Four calls in a row have all four combinations.
+        # In "mixed" inputs, one operand has mixed signs, and the other has one sign. The call's number decides which
+        # operand this is, and which sign. So four successive calls have all four combinations.
         if name == "mixed":
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = problem.shapes(dims)
@@ -127,7 +132,8 @@ class ProductCall(Call):
         made = problem.given([X * factor for X, factor in made], self.dtype, (math.nan, 1.0)[draw.odd])
         given = [X.to(self.dtype).contiguous() for X in made]
         if self.alias:
-            given = [given[1]] * 2  # the part of B that is read includes the part of A that is read
+            # B serves as both operands, because the part of B that is read includes the part of A that is read.
+            given = [given[1]] * 2
         return given + [
             measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient
         ]
@@ -144,7 +150,10 @@ class ProductCall(Call):
         return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]
 
     def alias_for(self, is_reference):
-        """Returns the alias, or None if the operands share no memory. Those of a reference that gets zeros differ."""
+        """Returns the alias, or None if the operands share no memory.
+
+        They share no memory for a reference that gets zeros above a diagonal, because A and B then differ.
+        """
         if self.alias == "values" or is_reference and not self.run.problem.product.number:
             return None
         return self.alias
@@ -190,7 +199,8 @@ class AnyCall(Call):
         told = {"skeleton": self.skeleton, "seed": self.seed, "evaluates": self.evaluates, "exact": self.is_exact}
         told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
         told |= {"resets": problem.remembers, "draws": problem.draws, "expected": None, "state": None}
-        # A timed reference gets these too, so that neither child sends more than the other while a clock runs.
+        # A timed reference gets the description of the results too. Otherwise the two children could send different
+        # amounts while a clock runs.
         if is_reference and timed and self.expected is not None:
             told |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
         if not is_reference:
@@ -206,7 +216,8 @@ class AnyCall(Call):
     def expected_of_solution(self):
         """Returns the results that the solution has to return.
 
-        If it has other parameters than the reference, the module's state and the gradients of parameters are left out.
+        If the solution's module has other parameters than the reference's, the module's state and the gradients of
+        parameters are left out.
         """
         expected = self.expected
         if not self.run.problem.fits:
@@ -232,7 +243,8 @@ class Products:
         options = run.options
         options.dtype = options.dtype or "float32"
         self.expected = "" if run.cuda or options.size or options.no_timing else " (about 90 s on two cores)"
-        # A CPU takes seconds for a dense 16-bit product of size 1024, and for the truth of a float64 product.
+        # On a CPU, dtypes other than float32 have a smaller default size. A dense 16-bit product of size 1024 would
+        # take seconds, and so would the truth of a float64 product.
         if options.size is None:
             most = 1 << 20 if run.cuda else 1024 if options.dtype == "float32" else 512
             options.size = min(most, product.size)
@@ -381,7 +393,7 @@ class Products:
         larger = [self.product.headline(run.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
         calls += [self.call(run.random.choice(hard), dims) for dims in larger]
         if run.gradients:
-            # A CPU is slow at large sizes.
+            # On a CPU fewer large sizes are used, because a CPU is slow at these.
             sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]
             about = measures.sizes_about_multiples
             dims = [d for most in sizes for d in measures.dims_of(about, run.random, self.product, most)]
@@ -389,7 +401,8 @@ class Products:
             dims += [self.dims] * (4 if cuda else 2)
             dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            # Each pair of GRADIENTS is used in a call with ordinary inputs that is not tiny.
+            # Enough calls are added that each pair of GRADIENTS is used in a call that is_telling() accepts: a call
+            # that is not tiny and has ordinary inputs.
             more = max(7, len(GRADIENTS) - sum(map(self.is_telling, made)))
             made += [
                 self.call(run.random.choice(("mixed", "normal")), self.between(24, 150), "gradients")
@@ -425,7 +438,8 @@ class Products:
         There are none if the operands cannot have the same shape.
         """
         run, product = self.run, self.product
-        different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]  # A is K x M, and B is K x N
+        # If `dims` is (K, M, N), A is K x M and B is K x N. The shapes of A and B differ unless M = N.
+        different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]
         if len(product.names) < 2 or different:
             return []
         aliases = ["tensor", "memory", "values"]
@@ -456,17 +470,19 @@ class Products:
     def timed_calls(self, mode, number, decoy=None):
         """Returns `number` calls with uniform inputs. A decoy has other inputs among them.
 
-        A decoy is a request whose results are judged like those of a timed request, but whose time is not used. In an
-        "open" one, all kinds of inputs occur, if there are enough calls. First come those that look uniform in a sample
-        of elements. In a "hidden" one, only one or two calls are special. A file that looks at samples of all inputs
-        of a request takes it for a timed one.
+        A decoy is a request whose results are judged like those of a timed request, but whose time is not used. An
+        "open" decoy has all kinds of inputs, if it has enough calls. If it has fewer, the kinds that look uniform in a
+        sample of elements are preferred. In a "hidden" decoy, only one or two calls are special. A file that looks at
+        samples of all inputs of a request takes a hidden decoy for a timed request.
         """
-        random, names, kinds = self.run.random, ["uniform"] * number, [0]  # each kind is one of dC
+        # `names` are kinds of operands. `kinds` are kinds of dC (see gradient_of() in judge/measures.py).
+        random, names, kinds = self.run.random, ["uniform"] * number, [0]
         subtle = random.sample([*measures.SEEMINGLY_UNIFORM], len(measures.SEEMINGLY_UNIFORM))
         if decoy == "open":
             others = [name for name in self.hard if name not in subtle]
             names = [*subtle, *random.sample(others, len(others)), *random.choices([*ORDINARY], k=number)]
-            kinds = (1, 5, 6, 0)  # dC of these kinds has the strides of a timed call's, which would give others away
+            # dC of these kinds has the same strides as in a timed call. Other strides would reveal the decoy.
+            kinds = (1, 5, 6, 0)
         if decoy == "hidden":
             names = ["uniform, one large entry", random.choice(measures.HIDDEN), *names]
             kinds = random.sample([random.choice((1, 5)), *[0] * (number - 1)], number)
@@ -483,7 +499,7 @@ class Products:
         """Does nothing, because truths() computes the truths of a product in this process."""
 
     def reference_of(self, call):
-        """Returns None. So Judgement.examine() makes the reference's call, if its error could loosen the bound."""
+        """Returns None. Judgement.examine() then calls the reference only if a result exceeds the smallest bound."""
 
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
@@ -587,7 +603,7 @@ class Anything:
         self.constructor = None  # the seed of the present modules
         self.has_solution = False  # whether the solution has been constructed
         self.fits = False  # whether the solution's module has the reference's parameters
-        self.copies = True  # whether it gets them if names and shapes fit
+        self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
         self.draws = self.remembers = self.always_the_same = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
         self.known = {}  # for each mode, a call that the reference has answered
@@ -642,10 +658,11 @@ class Anything:
             self.construct_solution()
 
     def construct_solution(self):
-        """Constructs the solution's module, and decides at the first time whether it gets the reference's parameters.
+        """Constructs the solution's module.
 
-        The solution gets them if names and shapes fit, unless it is right with its own. KernelBench copies none: both
-        constructors make parameters of the same seed. The solution's constructor may multiply them by a factor.
+        The first time, this method also decides whether the module gets the reference's parameters. It gets them if
+        names and shapes fit, unless the solution is right with its own parameters. KernelBench copies no parameters:
+        both constructors make them from the same seed. The solution's constructor may multiply its own by a factor.
         """
         told = self.construct_with(self.state if self.copies else {})
         self.fits, is_same = told.get("fits") is True, told.get("is_same")
@@ -700,7 +717,7 @@ class Anything:
         return self.nbytes, max(self.wide_bytes, self.state_bytes) + (1 << 20)
 
     def begin(self):
-        """Finds out whether the reference's calls draw random numbers, what they remember, and how much they read.
+        """Finds out whether the reference's calls draw random numbers or depend on earlier calls, and what they read.
 
         Unlike measure(), this makes a call, for which the reference needs its shared memory.
         """
@@ -814,9 +831,10 @@ class Anything:
         return f"{call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
 
     def ask(self, calls, is_exact):
-        """Returns the reference's results. If `is_exact` is True, they are in float64, or None without a twin.
+        """Returns the reference's results. If `is_exact` is True, they are in float64.
 
-        A reference that draws random numbers would draw other ones in float64.
+        The exact results are None if the reference has no twin (see Reference in judge/modules.py). They are also None
+        if the reference draws random numbers, because it would draw other numbers in float64.
         """
         if is_exact and self.draws:
             return [None] * len(calls)
@@ -828,7 +846,10 @@ class Anything:
         return found
 
     def find_truths(self, calls, references=None):
-        """Stores the reference's results of calls, in its own dtypes and in float64. `references` has known results."""
+        """Stores the reference's results of calls, in its own dtypes and in float64.
+
+        `references` has the results in the reference's own dtypes, if they are known already.
+        """
         references = references or self.ask(calls, is_exact=False)
         for reference in references:
             if isinstance(reference, str):  # on a GPU without free memory, for example

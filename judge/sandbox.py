@@ -2,12 +2,12 @@
 
     with Sandbox() as sandbox:
         process = sandbox.start(program, spec, text, ...)   # program calls Sandbox.enter() before anything else
-        process.resume()                                    # it runs ...
-        process.stop()                                      # ... and stands still
-        process.read(address, size)                         # its memory
+        process.resume()                                    # the process runs
+        process.stop()                                      # the process stands still
+        process.read(address, size)                         # returns a copy of a part of its memory
         process.end()
 
-judge/guard.py has what a process gives up when it enters. The module needs Linux and the standard library alone.
+judge/guard.py defines what a process gives up in Sandbox.enter(). Both need Linux and the standard library only.
 """
 
 import contextlib
@@ -25,9 +25,10 @@ from pathlib import Path
 from judge import guard
 
 EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
-STOPPING = 20.0  # the time limit in seconds for stopping a process; one of two busy cores has taken 5 s
+# The time limit in seconds for stopping a process. On a machine with two busy cores it has taken 5 s.
+STOPPING = 20.0
 ENDING = 10.0  # the time limit in seconds for the end of a process, which a driver may delay
-MOST_BYTES = 1 << 30  # one system call moves this many bytes
+MOST_BYTES = 1 << 30  # one system call reads or writes at most this many bytes
 LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
     "seccomp": "by signals and the like reach the judge's process and its clock",
     "landlock": "write to your files, and by /proc to memory of your processes",
@@ -124,8 +125,8 @@ class ConfinedProcess:
 
     def __init__(self, child):
         self.child, self.pid, self.schedules, self.killed_before = child, child.pid, {}, kills_for_memory()
-        # Linux lets only root open the memory of a process that is not dumpable. The judge is not, and its child is not
-        # either until it executes Python. Popen may return earlier.
+        # Linux lets only root open the memory of a process that is not dumpable. The judge is not dumpable, and the
+        # child becomes dumpable only when it executes Python. Popen may return earlier, so the loop waits.
         for _ in range(int(STOPPING / 1e-3)):
             if os.access(f"/proc/{self.pid}/mem", os.W_OK):
                 break
@@ -228,10 +229,10 @@ def parts(data):
 
 
 class Sandbox(contextlib.ExitStack):
-    """The processes of one run. While it is open, other processes cannot reach the memory of the judge's own process.
+    """Starts the processes of one run. While the sandbox is open, other processes cannot reach the judge's own memory.
 
-    When it is closed, or the judge has died, a further process ends what is left, and removes the folder in which the
-    processes can write.
+    A further process, the warden, waits until the sandbox is closed or the judge has died. Then it ends the processes
+    that are left, and removes the folder in which they can write.
     """
 
     def __init__(self, folder=None):
@@ -252,10 +253,10 @@ class Sandbox(contextlib.ExitStack):
     def start(self, program, spec, text, **streams):
         """Starts a Python program that enters the sandbox, and returns its ConfinedProcess.
 
-        The program gets the arguments "--child" and `spec` in JSON. Its item "sandbox" is for enter(). `text` is that
-        of the file which the program will execute, and decides which builds it finds.
+        The program gets the arguments "--child" and `spec` in JSON. The item "sandbox" of this JSON is for enter().
+        `text` is the text of the file that the program will execute. It decides which builds the program finds.
         """
-        # No process of the sandbox may send a signal to any of these.
+        # `others` are processes of this run besides the judge. The new process must not be able to signal them.
         others = [process.pid for process in self.processes if not process.has_ended()]
         others += [self.warden.pid] if self.warden else []
         own = [os.getpid(), others, tempfile.mkdtemp(dir=self.folder), folder_of_builds(text)]
@@ -276,5 +277,5 @@ class Sandbox(contextlib.ExitStack):
 
     @staticmethod
     def close_memory():
-        """Closes this process's memory to other processes. What is open already, such as by the judge, stays open."""
+        """Closes this process's memory to other processes. The judge has already opened the memory and keeps access."""
         guard.set_dumpable(False)

@@ -61,7 +61,8 @@ def hooks():
 
 
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-# A timer's signal ends the process. The two other timers count its CPU time.
+# When a timer expires, its signal ends the process by default. ITIMER_REAL counts real time, and the two others count
+# CPU time of the process.
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
@@ -72,7 +73,8 @@ def umask():
 def settings(cuda):
     """Returns the settings by name.
 
-    Honest files change settings that only tune speed, warnings, and where modules are found. These are left out.
+    Some settings are left out, because honest files change them: settings that only tune speed, filters of warnings,
+    and the folders in which modules are found.
     """
     found = {
         "torch.set_grad_enabled": torch.is_grad_enabled(),
@@ -131,7 +133,7 @@ def changes(before, after):
 
 
 class Generators:
-    """Tells that a random generator is set to the same state again and again, as by random.seed(0) in each call."""
+    """Detects a random generator that is set to the same state again and again, as by random.seed(0) in each call."""
 
     def __init__(self):
         self.before, self.seen = self.states(), set()
@@ -140,7 +142,7 @@ class Generators:
         return {"random.seed": random.getstate(), "torch.manual_seed": bytes(torch.get_rng_state().tolist())}
 
     def changes(self):
-        """Returns in words what has happened since the last call of this method."""
+        """Describes the generators that have come back to a state seen at an earlier call of this method."""
         told, now = [], self.states()
         for name, state in now.items():
             if state == self.before[name]:
@@ -148,7 +150,8 @@ class Generators:
             if (name, state) in self.seen:
                 told.append(f"{name} (the generator is in the state that an earlier call left)")
             self.seen.add((name, state))
-        # One number is drawn, so that a state which is set again differs from the state before.
+        # This draws one number from each generator. If a call sets a seen state again, the state then differs from
+        # `before`, and the change is noticed.
         random.random()
         torch.rand(1)
         self.before = self.states()

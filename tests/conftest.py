@@ -1,8 +1,11 @@
-"""What the tests share: several processes, tests that run alone, a summary of what is skipped, and the module under test.
+"""Sets up what the tests share: several processes, tests that run alone, a summary of skipped tests, and the module under test.
 
-With pytest-xdist the tests run in one process a core and one more, since they wait a third of the time, at most twelve; `-n 4` asks for
-four, `-n 0` for none but the first. Without it, or with `-p no:xdist`, they run in one. Tests marked xdist_group run in one process, so
-that the program they share is compiled once. Tests marked alone compare times with a clock: they come last, and nothing runs beside them.
+With pytest-xdist, the tests run in one process per core and one additional process, because tests wait a third of the time. There are at
+most twelve processes, and on a GPU at most as many as its memory allows. `-n 4` asks for four processes. With `-n 0`, all tests run in the
+first process. They also run in one process without pytest-xdist or with `-p no:xdist`.
+
+Tests of one xdist_group run in the same process, so that the program that they share is compiled once. Tests marked alone compare times
+with a clock. These tests come last, and no other test runs beside them.
 """
 
 import contextlib
@@ -20,7 +23,9 @@ from pathlib import Path
 import pytest
 
 MOST_PROCESSES = 12
-GPU_BYTES = 8 * 2**30  # that a process may come to hold: float64 matrices to compare with, which torch's allocator keeps, and its context
+# A test process may hold this many bytes of GPU memory: float64 matrices to compare with, which torch's allocator caches, and the process's
+# CUDA context.
+GPU_BYTES = 8 * 2**30
 
 # ---- Processes. ------------------------------------------------------------------------------------------------------
 
@@ -30,7 +35,7 @@ def number_of_cores():
 
 
 def has_cuda():
-    """Whether torch sees a GPU. Where there is no driver for one, the first process need not wait for torch."""
+    """Returns whether torch sees a GPU. Without a GPU driver the answer is no, and the first process does not import torch to ask."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -70,7 +75,8 @@ def pytest_cmdline_main(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"  # a process reads the command line alone, not what is set here
+    # A worker reads the options from the command line. It does not see that pytest_cmdline_main has set `dist`, so this tells the worker.
+    node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"
 
 
 def pytest_configure(config):
@@ -79,19 +85,24 @@ def pytest_configure(config):
     processes = len(config.getoption("tx", None) or ())
     if is_worker(config) or not processes or config.option.collectonly:
         return
-    # The processes inherit these. Threads of several that wait for each other in a loop take the cores from those that work: on two cores
-    # that others use as well, the training of test_example.py takes 34 s with two threads a process, and less than one with one.
+    # The test processes inherit these variables. If all processes together have more threads than there are cores, threads that wait in a
+    # loop take the cores from threads that work. On two cores that other programs use as well, the training of test_example.py takes 34 s
+    # with two threads per process, and less than 1 s with one thread.
     threads = str(max(1, min(2, number_of_cores() // processes)))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ.setdefault(name, threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if has_cuda():  # builds the kernels, once; if that fails, the tests that need them say why
+    # This import builds the kernels once, before the test processes need them. If the build fails, the tests that need the kernels say why.
+    if has_cuda():
         subprocess.run([sys.executable, "-c", "import model_new"], cwd=Path(__file__).resolve().parent.parent)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """torch, and thousands of tests, stay until the end: the garbage collector looks at them neither now nor later."""
+    """Keeps the garbage collector from examining the objects of torch and of thousands of tests, which live until the end.
+
+    The collector is off while the tests are collected. gc.freeze() then excludes these objects from later collections.
+    """
     gc.disable()
     try:
         return (yield)
@@ -102,21 +113,24 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)  # before xdist names the groups
 def pytest_collection_modifyitems(config, items):
-    if is_worker(config):  # groups first, because they take long
+    if is_worker(config):  # tests of groups come first, because they take long, and tests marked alone come last
         items.sort(key=lambda item: 2 if item.get_closest_marker("alone") else 0 if item.get_closest_marker("xdist_group") else 1)
 
 
 def give_memory_back():
-    """What torch's allocator keeps of a large test's: 40 GB in a process, where nobody asks for it, and other processes find none."""
+    """Empties the cache of torch's allocator if it has more than half of GPU_BYTES.
+
+    After a large test, the cache can keep 40 GB that this process does not need, and other processes would lack this memory.
+    """
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > GPU_BYTES // 2:
-        with contextlib.suppress(RuntimeError):  # an error of the test's, which it has told
+        with contextlib.suppress(RuntimeError):  # this is a CUDA error of the test, which the test has already reported
             torch.cuda.empty_cache()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Tests hold a lock that they share; a test marked alone holds it by itself."""
+    """Runs a test while it holds a lock on a file. Tests marked alone lock the file exclusively, and all other tests share the lock."""
     if not is_worker(item.config):
         return (yield)
     with (Path(item.config.option.basetemp).parent / "running").open("a") as lock:  # closing it gives the lock back
@@ -140,7 +154,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def model():
-    """The module model_new (on a GPU machine its import builds the kernels)."""
+    """Returns the module model_new. On a machine with a GPU, its import builds the kernels."""
     import helpers
 
     return helpers.load()
@@ -148,7 +162,7 @@ def model():
 
 @pytest.fixture
 def forget_compiled():
-    """An empty torch.compile cache before and after."""
+    """Empties torch.compile's cache before and after the test."""
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -156,17 +170,18 @@ def forget_compiled():
     torch._dynamo.reset()
 
 
-# These import check.py, and torch, when a test asks for them.
+# The fixtures below import check.py and torch only when a test uses them.
 
 
 @pytest.fixture(scope="session")
 def forks():
-    """The class by which check.py starts its children as forks."""
+    """Returns the class Forked, which starts the children of check.py as forks. It replaces subprocess.Popen in judge/sandbox.py."""
     from forked_judge import Forked, Shared
 
     from judge import guard
 
-    guard.LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: a process that loses its parent becomes this process's child
+    # 36 is PR_SET_CHILD_SUBREAPER. A descendant whose parent has ended then becomes a child of this process, so that it can be waited for.
+    guard.LIBC.prctl(36, 1, 0, 0, 0)
     yield Forked
     Shared.drop()
     Forked.channel.close()
@@ -192,7 +207,7 @@ def solutions_slab():
 
 @pytest.fixture
 def quick(forks, small_slab, solutions_slab, monkeypatch):
-    """check.py forks its children. On a CPU all runs share two slabs and one reference."""
+    """Makes runs of check.py in this process fast. Their children are forks. On a CPU, all runs share two slabs and one reference."""
     from forked_judge import ROOT, Shared, check
 
     from judge import problems, sandbox
@@ -205,7 +220,8 @@ def quick(forks, small_slab, solutions_slab, monkeypatch):
         return Shared(real, slab) if shared else real(who, path, slab, **others)
 
     monkeypatch.setattr(sandbox, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": forks}))
-    monkeypatch.setattr(problems, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})  # few of a headline's, beside batches of all kinds
+    # Timed batches of inverses are small here. Batches of all kinds are judged in any case.
+    monkeypatch.setattr(problems, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})
     real_slab, slabs = check.Run.new_slab, itertools.cycle([small_slab, solutions_slab])
     monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else next(slabs))
     monkeypatch.setattr(check, "Contender", contender)

@@ -1,4 +1,4 @@
-"""check.py and its children in forked processes, so that each need not import torch: a process that has imported it forks them."""
+"""Runs check.py and its children as forks of a process that has already imported torch, because each import takes seconds."""
 
 import contextlib
 import functools
@@ -24,12 +24,14 @@ from judge.sandbox import Sandbox
 
 FORKS = r"""
 import fcntl, json, os, socket, sys, time, types
-sys.path.insert(0, os.path.dirname(sys.argv[2]))  # the judge's folder lies there
-import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic  # what a child imports, some by torch.autograd.grad
+sys.path.insert(0, os.path.dirname(sys.argv[2]))  # the folder of check.py also has the package judge
+# A child needs these modules. torch.autograd.grad imports some of them.
+import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic
 
 channel = socket.socket(fileno=int(sys.argv[1]))
 with open(sys.argv[2]) as file:
-    program = compile(file.read(), sys.argv[2], "exec")  # once: it takes as long as all else that a child does before it is asked
+    # This is done once, because it takes as long as everything else that a child does before its first request.
+    program = compile(file.read(), sys.argv[2], "exec")
 while True:
     message, fds, _, _ = socket.recv_fds(channel, 1 << 16, 16)
     if not message:
@@ -38,7 +40,7 @@ while True:
     if between:
         for fd in fds:
             os.close(fd)
-        os.waitpid(between, 0)  # its child has lost its parent, and becomes the test's
+        os.waitpid(between, 0)  # the child of `between` has lost its parent now, and becomes a child of the test process
         continue
     between = os.getpid()
     if child := os.fork():
@@ -53,7 +55,8 @@ while True:
     for fd, number in zip(high, numbers):
         os.dup2(fd, number)
     os.closerange(200, 300)
-    sys.stdout, sys.stderr = (open(n, "w", buffering=n, closefd=False) for n in (1, 2))  # what they were could be sought in
+    # The server's stream objects were made for files in which one can seek. A child's streams are sockets.
+    sys.stdout, sys.stderr = (open(n, "w", buffering=n, closefd=False) for n in (1, 2))
     sys.argv, main = argv, types.ModuleType("__main__")
     main.__file__, sys.modules["__main__"] = argv[0], main
     exec(program, vars(main))
@@ -62,7 +65,10 @@ while True:
 
 
 class Forked(subprocess.Popen):
-    """subprocess.Popen as check.Contender calls it, but for the seconds that `import torch` takes."""
+    """Replaces subprocess.Popen in judge/sandbox.py, and saves the seconds that `import torch` takes.
+
+    A child of the judge is forked by the server, a process that executes FORKS. Other commands start as usual.
+    """
 
     channel = None
 
@@ -86,7 +92,8 @@ class Forked(subprocess.Popen):
         self.stdin = self.stdout = self.stderr = None
         self._child_created, self._waitpid_lock = True, threading.Lock()
         while True:
-            with contextlib.suppress(ChildProcessError):  # until it has lost its parent
+            # Waiting fails with ChildProcessError until the forked process has lost its parent and become a child of this process.
+            with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 break
             time.sleep(1e-3)
@@ -98,10 +105,10 @@ def program():
 
 
 class Fork(subprocess.Popen):
-    """check.py, as the judge and as its children, in forks of this process: none of 19 has to import torch.
+    """Runs check.py, as the judge and as its children, in forks of this process, so that none of these processes has to import torch.
 
-    Where torch sees a GPU they are ordinary processes. There a backward pass starts threads of autograd, and torch refuses to compute
-    gradients in a fork of a process that has them. So it depended on the tests before this one in the same process whether a test held.
+    If torch sees a GPU, check.py runs in ordinary processes instead. A backward pass on a GPU starts threads of autograd, and torch refuses
+    to compute gradients in a fork of a process that has such threads. So the outcome of a test would depend on the tests before it.
     """
 
     def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
@@ -111,11 +118,14 @@ class Fork(subprocess.Popen):
                     os.close(fd)
 
         def run():
-            gc.freeze()  # garbage of the tests would close descriptors by their numbers, which are others' here
-            close({*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed})  # also that by which an exec tells of itself
-            guard.set_dumpable(True)  # as after an exec
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores them
-            torch.set_num_threads(1)  # others have not been forked
+            # gc.freeze() keeps garbage of the tests from being collected here. Its finalizers would close descriptors by number, and other
+            # files have these numbers now.
+            gc.freeze()
+            # This also closes the pipe by which subprocess.Popen learns that the child has called exec, because no exec follows.
+            close({*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed})
+            guard.set_dumpable(True)  # a process is dumpable after an exec, too
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background processes with SIGINT ignored
+            torch.set_num_threads(1)  # a fork has only one of its parent's threads
             opened = functools.partial(open, mode="w", buffering=1, encoding=encoding, closefd=False)
             sys.stdout, sys.stderr = (None if n in closed else opened(n) for n in (1, 2))
             sys.argv, subprocess.Popen, main = args[1:], Fork, types.ModuleType("__main__")
@@ -134,12 +144,15 @@ class Fork(subprocess.Popen):
             environment = os.environ | ({"PYTHONIOENCODING": encoding} if encoding else {})
             mine = {"preexec_fn": functools.partial(close, closed), "env": environment}
         else:
-            mine = {"preexec_fn": run, "restore_signals": False}  # SIGPIPE stays as Python has it
+            mine = {"preexec_fn": run, "restore_signals": False}  # SIGPIPE stays ignored, as Python sets it
         super().__init__(args, pass_fds=pass_fds, **mine, **others)
 
 
 class Shared:
-    """The reference's child, the same for all tests of a process. A context manager that does not end it."""
+    """Holds one Contender of the reference, which all tests of a process share.
+
+    Shared(real, slab) returns a context manager that yields this contender, and does not end it on exit.
+    """
 
     contender, folder = None, tempfile.TemporaryDirectory()
 

@@ -3,29 +3,31 @@
     python tests/sanitize.py                      all four tools, all kernels, eight processes side by side
     python tests/sanitize.py memcheck             some of the tools
     python tests/sanitize.py initcheck exact      some of the kernels: exact, tf32, hopper, hopper_tf32, half, half_shared, half_many,
-                                                  half_batches, half_large, mma; and family: gram and inverses
+                                                  half_batches, half_large, mma, and family, which means gram and inverses
     python tests/sanitize.py --parallel 4 --seconds 300 --json benchmarks/results/sanitizers.json
 
-Each pair of a tool and a kernel runs in a process of its own, with a limit of time. A table says for each pair whether it is clean, what
-was found, or that it ran out of time. --json writes the same to a file, after each pair. Other pairs stay in that file if they are of the
-same model_new.py.
+Each pair of a tool and a kernel runs in a process of its own, with a time limit. A table has one row per pair. The row says that the pair
+is clean, what the tool found, or that the pair ran out of time. --json also writes the rows to a file, after each pair. Rows of other pairs
+stay in that file if they are of the same model_new.py on the same kind of device.
 
-pytest does not run this, since the tools slow a kernel down a hundredfold. Exit status: 0 if every pair is clean, 1 if a pair is not, 2 if
-the tools cannot run.
+pytest does not run this file, because the tools slow a kernel down a hundredfold. The exit status is 0 if every pair is clean, 1 if a pair
+is not clean, and 2 if the tools cannot run.
 
-Two tools need a copy of the file in which the hooks of _CUDA_TYPES are defined.
+racecheck and initcheck run copies of model_new.py. A copy defines one of the macros that the hooks in _CUDA_TYPES test.
 
-racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive themselves. In the fp16x3 kernel and the half-precision kernel
-the lanes of a warp read, meet at a __syncwarp, and one lane arrives for all of them. racecheck reports that as a race, which it is not: a
-kernel of 20 lines that does only this is reported too, and is clean if every lane arrives. In the copy (TRIL_MATMUL_RACECHECK) every lane
-arrives. The consumers of half precision meet at an mbarrier where they sum exactly, since other warps are active then.
+The copy for racecheck defines TRIL_MATMUL_RACECHECK. racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive at it
+themselves. In the fp16x3 kernel and the half-precision kernel, the lanes of a warp read and meet at a __syncwarp, and then one lane arrives
+for all lanes. racecheck reports this pattern as a race, but it is none: racecheck also reports a kernel of 20 lines that has only this
+pattern, and finds nothing if every lane arrives. So in the copy every lane arrives. Where consumer warps of the half-precision kernel sum
+exactly, other warps are active, and racecheck cannot follow their named barrier. In the copy these consumers meet at an mbarrier instead.
 
-initcheck has to watch every kernel, torch's too: otherwise it takes what those kernels write for uninitialized. In the copy
-(TRIL_MATMUL_INITCHECK) two things differ. The kernels look in their workspace for the number of their launch, to see whether another CTA
-has written; so these words begin as zeros. Operands are copied to rows that are multiples of 16 bytes; cp.async is told how many bytes of
-the last 16 to read, but the tool sees a read of all 16, so that the padding begins as zeros.
+The copy for initcheck defines TRIL_MATMUL_INITCHECK. initcheck has to watch every kernel, including torch's. Otherwise it would take data
+that an unwatched kernel has written for uninitialized. Two things begin as zeros in the copy. The first is the words of the workspace in
+which a kernel looks for the number of its launch, to see whether another CTA has written. The second is the padding of operands that are
+copied to rows of a multiple of 16 bytes: cp.async is told how many of the last 16 bytes to read, but initcheck sees a read of all 16.
 
-torch's caching allocator is off, so that every tensor is an allocation of its own. A read beyond a tensor, or before it was written, shows.
+torch's caching allocator is off, so that every tensor is an allocation of its own. The tools then detect a read beyond a tensor's end, and
+a read before the tensor was written.
 """
 
 import argparse
@@ -47,32 +49,42 @@ from helpers import DENSE, FAMILY, LOWER, MASKED, NN, NT, SYMMETRIC, TN, UPPER, 
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}  # what the copy for a tool defines
+# The copy of model_new.py for a tool has this line in place of its line `// [hooks]`. Other tools run an unchanged model_new.py.
+HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of a tile
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and rows that can
-# Sizes for half precision. tests/test_sizes.py checks what choose_sixteen_bit_tiles makes of them on 132 SMs:
-HALF_SIZE = 136  # one CTA per tile of 128 x 128; tiles of triangles are halved
-HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of a tile, also if K x K is a triangle
-HALF_LONG = (4100, 100, 136)  # four CTAs share the k of a tile
-HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which some CTAs compute two or three; their pipelines go round meanwhile
-HALF_BATCHES = ((121, 136), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
-HALF_OTHERS = (385, 100, 80)  # N, a free side, and a batch of OTHERS: tiles of 256 x 256
-HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
-HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))  # M, K of X X^T, half computed, stored twice: small tiles, diagonal pairs, and large ones
-MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
-HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
+# The sizes from HALF_SIZE to HALF_TWICE are for half precision. tests/test_sizes.py checks that choose_sixteen_bit_tiles chooses the tiles
+# that the comments below name, on a GPU with 132 SMs.
 
-# Masks that FAMILY does not have: one for each kind that a kernel treats differently, by the order of its tiles, by what it masks, and by
-# what it writes above the diagonal of C. FAMILY covers the layouts of operands, and thus the contractions.
+# One CTA computes each tile of 128 x 128. Tiles of triangles are halved.
+HALF_SIZE = 136
+# These are K, M and N. Two CTAs share the k of a tile. They also do so if one operand is a K x K triangle.
+HALF_SHARED = (2000, 100, 136)
+HALF_LONG = (4100, 100, 136)  # K, M and N: four CTAs share the k of a tile
+# These are a batch and N. Some CTAs compute two or three tiles of 128 x 128. So the stages of their pipelines are reused across tiles.
+HALF_MANY = (22, 450)
+# These are batches with N. A cluster computes several tiles of 256 x 256, each with as few k-blocks as possible.
+HALF_BATCHES = ((121, 136), (130, 257))
+HALF_OTHERS = (385, 100, 80)  # the arguments N, R and batch of others(), for which tiles have 256 x 256 elements
+HALF_LARGE = 3329  # this N has tiles of 256 x 256; the first tiles are halved, and the last tiles have one row
+# These are M and K of X X^T. Half of C is computed and stored twice. The three sizes use small tiles, small tiles with diagonal pairs, and
+# large tiles.
+HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))
+MMA_SIZES = (136, 200)  # clusters share tiles, and no block divides the edge of the matrix
+HOPPER_SIZE = 1300  # tiles are split along k, and no block divides the edge of the matrix
+
+# These structures have masks that FAMILY does not have. There is one for each kind that a kernel treats differently. Kinds differ in the
+# order of tiles, in what is masked, and in what is written above the diagonal of C. FAMILY covers the layouts of operands, and thus the
+# contractions.
 OTHERS = (
-    "L X",  # X has a mask: tiles by rows
-    "X L",  # Y has one: by columns
-    "L U",  # both have one, and C none: the longest tile is the last one
-    "U L",  # the same, and it is the first one
-    "X X^T",  # C is symmetric, none is masked: tiles by diagonals; one matrix, packed once
-    "L L^T",  # C is symmetric: the tiles of NT, nothing above the diagonal
-    "tril(X Y^T)",  # none is masked, and zeros are written
-    "tril(X L)",  # Y and C: columns that become shorter
+    "L X",  # X has a mask, and tiles go by rows
+    "X L",  # Y has a mask, and tiles go by columns
+    "L U",  # X and Y have masks, and C has none; the tile with the longest sum is the last one
+    "U L",  # X and Y have masks, and C has none; the tile with the longest sum is the first one
+    "X X^T",  # C is symmetric, and no operand is masked; tiles go by diagonals, and the one operand is packed once
+    "L L^T",  # C is symmetric, and both operands are masked; the tiles are those of NT, and none lies above the diagonal
+    "tril(X Y^T)",  # no operand is masked, and zeros are written above the diagonal of C
+    "tril(X L)",  # Y and C are masked, and columns become shorter
 )
 NAMED = (
     "exact",
@@ -83,14 +95,17 @@ NAMED = (
     "pack",
     "mirror",
     "invert",
-)  # what the names of our kernels hold; torch's are not looked at
+)  # each name of one of our kernels contains one of these; the tools skip torch's kernels, except initcheck
 
 
-computed = set()  # the names of the kernels that did
+computed = set()  # the names of the kernels that have computed a product
 
 
 def finite(torch, module, X, Y, contraction, structure):
-    """Computes one contraction, waits, and returns whether all of the result is finite. Prints the contraction first: a tool may hang."""
+    """Computes one contraction, waits, and returns whether all of the result is finite.
+
+    The contraction is printed first. If a tool hangs, the last line then says where.
+    """
     print("computing", contraction, structure, X.dtype, tuple(X.shape), tuple(Y.shape), flush=True)
     C, path, _ = module._built().product(X, Y, contraction, structure, module._PATH, False)
     computed.add(path)
@@ -105,7 +120,7 @@ def others(torch, module, N, R, dtype, *batch, names=OTHERS):
         M, cols, K = sizes_for(structure, N, R)
         X = torch.randn(*batch, M, K, device="cuda").to(dtype)
         Y = torch.randn(*batch, *((cols, K) if contraction == NT else (K, cols)), device="cuda").to(dtype)
-        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # outliers, to the fp16x3 kernel
+        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # the fp16x3 kernel treats these elements as outliers
         yield finite(torch, module, X, X if masks(structure)[2] == SYMMETRIC else Y, contraction, structure)
 
 
@@ -134,8 +149,8 @@ def tf32(torch, module):
 
 def hopper_operands(torch):
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
-    X[700, 3] = Y[900, 800] = 1e-6  # a wide block
-    X[701, 3] = Y[900, 801] = 1e-10  # outliers
+    X[700, 3] = Y[900, 800] = 1e-6  # makes its block wide; kTolerance in model_new.py explains wide blocks
+    X[701, 3] = Y[900, 801] = 1e-10  # is an outlier
     return X, Y
 
 
@@ -168,10 +183,14 @@ def hopper(torch, module):
 
 
 def half(torch, module):
-    """One CTA computes each tile. Both types have every contraction and structure, which uses every template, and a NaN that is summed
-    again. One type has what does not depend on the type: transposed operands with masks, which uses every way to mask; parts of larger
-    matrices; every order of tiles, with operands and a C that have to be copied; and a batch."""
-    module._PATH = module._PATHS["hopper"]  # small products, too
+    """Computes products in which one CTA computes each tile.
+
+    Both dtypes compute every contraction and structure, which uses every template. Both also compute a product whose sums contain a NaN,
+    so that tiles are summed again. The remaining cases do not depend on the dtype, and are computed in float16 alone. Transposed operands
+    with masks use every way to mask. Further cases are parts of larger matrices, every order of tiles with operands and a C that have to be
+    copied, and a batch.
+    """
+    module._PATH = module._PATHS["hopper"]  # without this, small products would not use this kernel
     for dtype in (torch.bfloat16, torch.float16):
         X, Y = (torch.randn(HALF_SIZE, HALF_SIZE, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -185,7 +204,10 @@ def half(torch, module):
 
 
 def half_shared(torch, module):
-    """Two and four CTAs share the k of a tile and add their sums, also of a triangle, with a NaN that is summed again."""
+    """Computes products in which two or four CTAs share the k of a tile and add their sums.
+
+    One operand may be a triangle. One product has sums that are NaN, so that tiles are summed again.
+    """
     module._PATH = module._PATHS["hopper"]  # small products, too
     for K, M, N in (HALF_SHARED, HALF_LONG):
         X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
@@ -198,7 +220,7 @@ def half_shared(torch, module):
 
 
 def half_many(torch, module):
-    """CTAs compute several tiles of 128 x 128, one after the other: by rows of C and, for C^T, by columns."""
+    """Computes products in which a CTA computes several tiles of 128 x 128 in turn, by rows of C or, for C^T, by columns."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     batch, N = HALF_MANY
     X, Y = (torch.randn(batch, N, N, device="cuda").half() for _ in range(2))
@@ -206,7 +228,10 @@ def half_many(torch, module):
 
 
 def half_batches(torch, module):
-    """Clusters compute several tiles of 256 x 256, one after the other: every contraction of triangles, and an Inf."""
+    """Computes products in which a cluster computes several tiles of 256 x 256 in turn.
+
+    Every contraction of triangles occurs. For each size and dtype, one product has an Inf.
+    """
     module._PATH = module._PATHS["hopper"]  # small products, too
     for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
@@ -219,7 +244,7 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """Computes single matrices with halved tiles, forward and dB, and products that are stored twice."""
+    """Computes C and dB of single matrices with halved tiles, and symmetric products, of which half is computed and stored twice."""
     module._PATH = module._PATHS["hopper"]  # small products, too
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
@@ -229,7 +254,11 @@ def half_large(torch, module):
 
 
 def mma(torch, module):
-    """Computes every contraction and structure in all four types, a copied operand, a batch, and an Inf, which is summed again."""
+    """Computes every contraction and structure in all four dtypes.
+
+    For each dtype it also computes a product of operands that have to be copied, a batch, and a product with an Inf. The tiles with the Inf
+    are summed again.
+    """
     module._PATH = module._PATHS["mma"]
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for N in MMA_SIZES:
@@ -244,8 +273,11 @@ def mma(torch, module):
 
 
 def family(torch, module):
-    """Uses the kernels beside those of products, at sizes that no block divides, and in batches. gram copies the lower half to the upper
-    half, in words of each size. Inverses have both types, are stored by rows and by columns, and have several blocks."""
+    """Uses the kernels that compute no products, at sizes that no block divides, and in batches.
+
+    gram uses the kernel that mirrors the lower half of C to the upper half, in words of each size. Inverses are computed in float32 and
+    float64, have several blocks, and are stored by rows and by columns.
+    """
     for dtype, path in ((torch.float16, "hopper"), (torch.float32, "auto"), (torch.float64, "auto")):
         module._PATH = module._PATHS[path]
         for X in (torch.randn(200, 70, device="cuda"), torch.randn(3, 70, 65, device="cuda")):
@@ -261,7 +293,7 @@ KERNELS = {of.__name__: of for of in EVERY}
 
 
 def copy_for(text, *tools):
-    """The file's text with the hooks of these tools."""
+    """Returns the text of model_new.py with the macros that HOOKS has for these tools defined."""
     return helpers.hooked(text, "\n".join(HOOKS[tool] for tool in tools if tool in HOOKS))
 
 
@@ -273,7 +305,10 @@ def load(tool):
 
 
 def child(tool, kernels):
-    """Runs under a tool: one kernel at its sizes, or no kernel, only to build."""
+    """Loads the copy for `tool`, which builds it, and runs the functions of KERNELS that `kernels` names.
+
+    A tool watches this process. If `kernels` is empty, the process only builds, and no tool watches it.
+    """
     import torch
 
     module = load(tool)
@@ -291,7 +326,10 @@ ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def run_child(before, tool, kernels, seconds):
-    """Runs this file as a child of the command `before`. Returns its exit status, or None if it ran out of time, and what it printed."""
+    """Runs child() in a new process, which the command `before` starts and watches.
+
+    Returns the exit status and the printed text. The exit status is None if the process ran out of time.
+    """
     command = [*before, sys.executable, __file__, "--child", tool, *kernels]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, start_new_session=True
@@ -300,33 +338,36 @@ def run_child(before, tool, kernels, seconds):
         printed = process.communicate(timeout=seconds)[0]
         return process.returncode, printed
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # the tool, and the Python that it runs
+        os.killpg(process.pid, signal.SIGKILL)  # ends the tool and the Python process that the tool runs
         return None, process.communicate()[0]
 
 
 def found(printed):
-    """The number of errors, hazards or warnings in a tool's summary."""
+    """Returns the number of errors or hazards in a tool's summary."""
     return sum(map(int, re.findall(r"SUMMARY: (\d+) (?:errors?|hazards?)", printed)))
 
 
 def look(tool, kernel, seconds):
     """Runs one pair and returns its row."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-    if tool == "synccheck":  # for the mbarriers of all CTAs; the default is the number of places in the code that initialize one
+    # synccheck has to track the mbarriers of all CTAs. Its default limit is the number of places in the code that initialize an mbarrier.
+    if tool == "synccheck":
         command += ["--num-cuda-barriers", "65536"]
     for name in () if tool == "initcheck" else NAMED:
         command += ["--kernel-name", f"kns={name}"]
     start = time.perf_counter()
     status, printed = run_child(command, tool, [kernel], seconds)
     number = found(printed)
-    whole = "Detected overflow of tracked" not in printed  # or it has lost sight of some barriers
+    whole = "Detected overflow of tracked" not in printed  # this message says that the tool did not track some barriers
     clean = status == 0 and not number and whole
-    short = re.search("out of memory|Unable to allocate enough memory", printed)  # others on the GPU have it: the pair says nothing
+    # If other processes use the GPU's memory, the pair shows neither that the kernel is clean nor that it is not.
+    short = re.search("out of memory|Unable to allocate enough memory", printed)
     said = "timed out" if status is None else "no memory" if short else "clean" if clean else f"{number} found" if number else "failed"
     row = {"tool": tool, "kernel": kernel, "result": said, "found": number, "seconds": round(time.perf_counter() - start, 1)}
     row["printed"] = [line for line in printed.splitlines() if "SUMMARY" in line or "computed by" in line]
     print(f"{tool:<12}{kernel:<14}{said:<12}{row['seconds']:>8} s   {'; '.join(row['printed'])}", flush=True)
-    if said != "clean":  # the first findings: which kernel, which thread, which address; or what it was at when its time was over
+    # The first findings say which kernel, thread and address are wrong. The last line "computing" says where a pair ran out of time.
+    if said != "clean":
         lines = [line for line in printed.splitlines() if "Host Frame" not in line and not line.startswith("computing")]
         lines += [line for line in printed.splitlines() if line.startswith("computing")][-1:]
         print("\n".join([*lines[:60], *lines[60:][-20:]]), flush=True)
@@ -338,7 +379,10 @@ def in_order(rows):
 
 
 def write(path, rows):
-    """Writes the record for benchmarks/tables.py: these pairs, and the pairs that it has already of the same file and kind of device."""
+    """Writes the record for benchmarks/tables.py.
+
+    The record has `rows`, and the rows of other pairs that are already at `path`, if they are of the same model_new.py and kind of device.
+    """
     benchmark = helpers.module("benchmark")
     about = benchmark.environment(types.SimpleNamespace(on_gpu=True, solution_file=FILE, trials=None, seed=None))
     rows = [{**row, "solution_sha256": about["solution_sha256"], "device": about["device"]} for row in rows]
@@ -370,13 +414,15 @@ def main(arguments=None):
     given = parse_arguments(arguments)
     tools = [tool for tool in TOOLS if tool in given.names] or list(TOOLS)
     kernels = [kernel for kernel in KERNELS if kernel in given.names] or list(KERNELS)
-    copies = {copy_for(FILE.read_text(), tool): tool for tool in tools}  # what differs is built once, before anything waits for it
+    # Tools with the same copy share one build. All copies are built before the pairs start, so that no pair waits for a build.
+    copies = {copy_for(FILE.read_text(), tool): tool for tool in tools}
     with concurrent.futures.ThreadPoolExecutor(given.parallel) as pool:
         for status, printed in pool.map(lambda tool: run_child([], tool, [], 600), copies.values()):
             if status != 0:
                 print(f"the build failed:\n{printed[-4000:]}", file=sys.stderr)
                 return 2
-        pairs = sorted(itertools.product(tools, kernels), key=lambda pair: pair[0] != "racecheck")  # what takes longest comes first
+        # The pairs with racecheck take the longest, so they come first.
+        pairs = sorted(itertools.product(tools, kernels), key=lambda pair: pair[0] != "racecheck")
         rows = []
         for done in concurrent.futures.as_completed([pool.submit(look, *pair, given.seconds) for pair in pairs]):
             rows.append(done.result())

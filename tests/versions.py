@@ -1,8 +1,10 @@
-"""What versions.sh compiles, in the environment that runs it: the C++ binding against torch's headers, or the device code by NVRTC.
+"""Compiles, for versions.sh, the C++ binding against torch's headers or the device code with NVRTC.
 
-python tests/versions.py binding
-python tests/versions.py syntax                     of the binding alone, in half of the time
-python tests/versions.py device [ARCHITECTURE ...]
+The headers and NVRTC are those of the Python environment that runs this file.
+
+python tests/versions.py binding                    compiles the binding
+python tests/versions.py syntax                     checks only the syntax of the binding, in half of the time
+python tests/versions.py device [ARCHITECTURE ...]  compiles the device code
 """
 
 import ast
@@ -24,7 +26,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "model_new.py"
 
 
 def strings():
-    """The file's constant strings by name; torch is not needed for them."""
+    """Returns the constants that model_new.py assigns at its top level, by name. The file is only parsed, so torch is not needed."""
     tree = ast.parse(SOURCE.read_text())
     assigned = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
     return {node.targets[0].id: node.value.value for node in assigned}
@@ -35,9 +37,10 @@ def packages(*patterns):
 
 
 def cuda_headers():
-    """The include folders of pip's CUDA packages, or of the toolkit, whichever has all headers that cuda_runtime_api.h includes.
+    """Returns the include folders of pip's CUDA packages or, if these have no folder crt, of the toolkit.
 
-    A CUDA build of torch brings cuda_runtime_api.h with it, but not the folder crt, which is a part of nvcc.
+    cuda_runtime_api.h includes headers of the folder crt, which is a part of nvcc. A CUDA build of torch brings cuda_runtime_api.h, but not
+    this folder.
     """
     toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
     for found in (packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include", "cuda_crt/include"), [toolkit]):
@@ -47,7 +50,10 @@ def cuda_headers():
 
 
 def binding(*options):
-    """main.cpp as load_inline makes it, with the standard that this torch gives, up to the object file or what `options` say."""
+    """Compiles main.cpp as torch's load_inline makes it, with the C++ standard that this torch uses, and prints the outcome.
+
+    The compiler makes an object file, or does what `options` say. Returns whether it succeeded without a message.
+    """
     import inspect
 
     from torch.utils import cpp_extension
@@ -62,7 +68,8 @@ def binding(*options):
     ]
     with tempfile.TemporaryDirectory() as room:
         Path(room, "main.cpp").write_text("\n".join(parts[name] for name in ("_CUDA_TYPES", "_CUDA_LAUNCHERS", "_CPP_BINDING")))
-        missing = Path(room, "c10", "cuda", "impl", "cuda_cmake_macros.h")  # in a torch for CPUs, which has all other headers
+        # A torch for CPUs lacks this header, but has all other headers that are needed. An empty file replaces it.
+        missing = Path(room, "c10", "cuda", "impl", "cuda_cmake_macros.h")
         missing.parent.mkdir(parents=True)
         missing.touch()
         headers.append(room)
@@ -80,9 +87,10 @@ def binding(*options):
 
 # ---- Device code. ----------------------------------------------------------------------------------------------------
 
-# NVRTC knows no C++ library; CCCL's stands for it. What launches is the host's, and NVRTC cannot know it: it is left out.
+# NVRTC has no C++ standard library, so headers of CCCL replace it. Code that launches kernels runs on the host and is left out, because
+# NVRTC compiles device code only.
 LIBRARY = {
-    # stable_sort, which it lacks, is the host's alone
+    # CCCL lacks stable_sort. Only host code calls it, so this definition does nothing.
     "algorithm": "#include <cuda/std/__algorithm_>\nnamespace cuda::std { template <class I, class F> void stable_sort(I, I, F) {} }",
     "array": "#include <cuda/std/array>",
     "atomic": "",
@@ -98,14 +106,19 @@ LIBRARY = {
     "stdint.h": "#include <cuda/std/cstdint>",
     "stdlib.h": "#include <cuda/std/cstddef>",
 }
-# What a kernel says to those before and behind it stands in the runtime's headers.
+# The headers of the CUDA runtime, which are left out, declare the functions by which a kernel waits for the kernel before it and starts the
+# kernel after it (programmatic dependent launch).
 RUNTIME = "__device__ void cudaGridDependencySynchronize(); __device__ void cudaTriggerProgrammaticLaunchCompletion();\n"
 LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy|variant)\b|\bLaunch\b|\blaunch_\w+[<(]"
 LAUNCHES += r"|\boperands_to_copy\("
 
 
 def device_part(source, launching):
-    """The source without the top-level paragraphs that belong to launching; of a section that is launching, kernels alone."""
+    """Returns `source` without host code that launches kernels.
+
+    Top-level paragraphs without device code are left out if they match LAUNCHES. If `launching` is true, `source` is a section that
+    launches kernels, and all its top-level paragraphs without device code are left out.
+    """
     kept, paragraph, depth = [], [], 0
 
     def end():
@@ -127,7 +140,10 @@ def device_part(source, launching):
 
 
 def instances(architecture):
-    """The kernels, with their template arguments, that ptxas saw when registers.json was made; the launches that ask for them are cut."""
+    """Returns the kernels, with their template arguments, that ptxas saw when registers.json was made.
+
+    The launches that would instantiate these templates are left out of the source, so device() asks NVRTC for each instance by name.
+    """
     record = json.loads((SOURCE.parent / "benchmarks" / "results" / "registers.json").read_text())
     rows = [row["kernel"] for row in record["rows"] if row["architecture"] == architecture.replace("compute", "sm")]
     names = subprocess.run(["c++filt", *rows], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -141,7 +157,7 @@ def check(nvrtc, status):
 
 
 def device(*architectures):
-    """Every kernel, compiled to PTX by the NVRTC that pip brought."""
+    """Compiles every kernel to PTX with the NVRTC that pip has installed. Returns whether all architectures succeed."""
     nvrtc = ctypes.CDLL(packages("cuda_nvrtc/lib/libnvrtc.so.12")[0])
     parts = strings()
     joined = SOURCE.read_text().partition("\n_CUDA_SECTIONS = [")[2].partition("\n_NVCC_FLAGS = [")[0]
