@@ -194,6 +194,8 @@ class Slab:
     def tensor(self, dtype, shape, offset):
         """Returns an input in the slab as a user would have it: not a view, with a storage of exactly its size."""
         size = math.prod(shape) * dtype.itemsize
+        if not size:
+            return torch.empty(shape, dtype=dtype, device=self.device)
         if self.gpu:
             flat = self.gpu.tensor(self.bytes.data_ptr() + offset, size)
         else:
@@ -342,6 +344,9 @@ class Child:
 
         The copies stay in memory until the next tensors are sent.
         """
+        for X in tensors:
+            if X.layout != torch.strided or X.is_quantized or X.is_floating_point() and X.dtype.itemsize == 1:
+                raise TypeError(f"a tensor of {X.dtype} and {X.layout} is given, which cannot be compared")
         self.sent = [X.detach().to(self.device).clone(memory_format=torch.contiguous_format) for X in tensors]
         return [[name_of(X.dtype), list(X.shape), self.locate(X)] for X in self.sent]
 
@@ -542,6 +547,8 @@ class Child:
             X = named.get(name)
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
+            if X.is_floating_point() and X.dtype.itemsize == 1:
+                return {"wrong": f"{name}'s dtype is {X.dtype}, which the judge cannot compare"}
             found = {"shape": list(X.shape), "dtype": str(X.dtype), "device": X.device, "layout": X.layout}
             wanted = {"shape": shape, "dtype": f"torch.{dtype}", "device": self.device, "layout": torch.strided}
             for what, is_what in found.items():
@@ -777,6 +784,8 @@ class Contender(contextlib.ExitStack):
         if isinstance(where, torch.Tensor):
             where.copy_(X)
             return
+        if not X.numel():
+            return
         data = bytearray(math.prod(place[0]) * X.dtype.itemsize)
         torch.frombuffer(data, dtype=X.dtype).view(place[0]).copy_(X)
         with self.in_the_childs_memory():
@@ -787,6 +796,8 @@ class Contender(contextlib.ExitStack):
         where = self.place_of(place, told, dtype)
         if isinstance(where, torch.Tensor):
             return where
+        if not math.prod(place[0]):
+            return torch.empty(place[0], dtype=dtype)
         with self.in_the_childs_memory():
             data = self.process.read(where, math.prod(place[0]) * dtype.itemsize)
         return torch.frombuffer(data, dtype=dtype).view(place[0])
@@ -1059,7 +1070,7 @@ class Requests:
         for n, (call, given, places) in enumerate(zip(calls, operands, inputs, strict=True)):
             results[n] = self.changed_input(contender, call, given, places, told) or results[n]
             if is_reference and isinstance(results[n], str) and not call.is_optional:
-                raise contender.fault(f" is wrong: {results[n]}")
+                raise contender.fault(f" is wrong{' in a timed call (see --no-timing)' if timed else ''}: {results[n]}")
         return [results[n] for n in range(len(calls))], took
 
     def lay_out(self, calls, operands, is_reference):
@@ -1153,8 +1164,10 @@ class Requests:
         wrong = ""
         for number, (X, place) in enumerate(zip(operands, places, strict=True)):
             before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
-            if first_difference(before, after):
-                is_reference = contender is self.run.reference
+            is_reference = contender is self.run.reference
+            # A reference that returns nothing works in place, so the solution has to change the same inputs.
+            has_to_change = not (is_reference or call.expected) and number in getattr(call, "after", ())
+            if has_to_change or first_difference(before, after):
                 wrong = self.run.problem.modified(call, number, before, after, is_reference) or wrong
         return wrong
 
@@ -1757,7 +1770,8 @@ def sentence(run, calls):
         return told + (f" Hint: {told_by}." if (told_by := run.problem.hint()) else "")
     if not calls:
         raise CannotRun("no call was judged")
-    told = f"all holds: {name} {run.problem.claim} in all of {calls} calls with inputs of their own"
+    told = f"all holds: {name} {run.problem.claim} in all of {calls} calls"
+    told += ", all with the same inputs" if run.problem.never_varies else " with inputs of their own"
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.report.timings.get("forward")):
         return f"{told}; its time was not measured"

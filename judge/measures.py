@@ -562,6 +562,7 @@ def located(X, at):
 
 def first_difference(X, Y):
     """Returns a text with the first element whose bits differ, NaN included. Returns None if all bits are the same."""
+    X, Y = (torch.view_as_real(Z) if Z.is_complex() else Z for Z in (X, Y))
     x, y = (Z.detach().view(getattr(torch, f"int{8 * Z.element_size()}")) for Z in (X, Y))
     if not torch.equal(x, y):
         at = worst_of((x != y).byte())[1]
@@ -573,6 +574,7 @@ def fingerprint(X, chunk=1 << 24):
 
     Each element has a random odd factor, so that several differing elements leave it the same by chance alone.
     """
+    X = torch.view_as_real(X) if X.dtype == torch.complex128 else X
     bits = X.detach().contiguous().view(getattr(torch, f"int{8 * X.element_size()}")).flatten()
     stream = torch.Generator(X.device).manual_seed(1)
     size = (min(chunk, bits.numel()),)

@@ -69,10 +69,12 @@ def seed_all(seed):
 
 
 def generator_state(device):
-    states = [torch.get_rng_state()]
+    states = [torch.get_rng_state().tolist(), random.getstate()]
     if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return torch.cat(states)
+        states.append(torch.cuda.get_rng_state(device).tolist())
+    if "numpy" in sys.modules:
+        states.append(str(sys.modules["numpy"].random.get_state()))
+    return states
 
 
 def draw(get_inputs, seed, device):
@@ -245,7 +247,7 @@ class Runner:
         wanted |= {f"d {name}": X for name, X in named.items() if X.requires_grad}
         with torch.enable_grad():
             result = self.forward(join(skeleton, leaves))
-            results, _ = split(result)
+            results, _ = split(result, results_on=self.device)
             found = gradients(results, cotangents_of(results, seed), list(wanted.values()))
         return result, dict(zip(wanted, found, strict=True))
 
@@ -270,7 +272,7 @@ class Reference(Runner):
         self.begin(seed)
         seeded = generator_state(self.device)
         self.forward(join(skeleton, tensors))
-        drawn = not torch.equal(generator_state(self.device), seeded)
+        drawn = generator_state(self.device) != seeded
         if drawn:
             self.twin = None
         return drawn

@@ -185,14 +185,18 @@ class AnyPlayer:
         if call["exact"]:
             answer = self.runner.exact(call["skeleton"], tensors, call["seed"], call["evaluates"], call["gradients"])
             return answer and (*answer, self.changed(self.runner.twin, call))
-        if call["resets"] or not self.timed:
+        # If the reference changes nothing, a solution's module stays as its last call has left it. It also stays so in
+        # timed requests.
+        if call["resets"] or not self.timed and (number == 0 or call["state"] != []):
             self.runner.begin(call["seed"], call["evaluates"])
-        elif call["draws"]:
+        elif call["draws"] or not self.timed:
             seed_all(call["seed"])
         if call["gradients"] is None:
             answer = self.runner.forward(self.arguments[number]), {}
         else:
             answer = self.runner.gradients(call["skeleton"], tensors, call["gradients"])
+        if not (self.is_reference or self.timed or call["draws"]) and torch.initial_seed() != call["seed"]:
+            raise RuntimeError("the call seeds torch's generator, which is its caller's")
         return *answer, {} if self.timed else self.changed(self.runner, call)
 
     def changed(self, runner, call):
@@ -213,10 +217,13 @@ class AnyPlayer:
         if answer is None:
             return None, None
         result, gradients, changed = answer
-        tensors, skeleton = split(result, floats_are_tensors=True)
+        tensors, skeleton = split(result, results_on=self.device)
         named = dict(zip(places(skeleton, "result"), tensors, strict=True)) | gradients | changed
         plain = {name: X.data if type(X) is torch.nn.Parameter else X for name, X in named.items()}
-        return outline(skeleton), {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
+        told, (_, left) = outline(skeleton), split(self.arguments[number])
+        if left != self.calls[number]["skeleton"]:  # a list was emptied, for example
+            told += f", with {outline(left)} left of the arguments"
+        return told, {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
 
     def study(self):
         """Returns what the judge has to know of the reference's first call. Sizes are in bytes."""

@@ -232,7 +232,7 @@ class AnyCall(Call):
 class Products:
     """Defines a problem of judge/measures.py: a product or the inverse."""
 
-    measures_first = False
+    measures_first = never_varies = False
     foreign_options = {
         "set": "--size is accepted",
         "gradients": "they are judged anyhow, unless --forward-only is given",
@@ -242,7 +242,7 @@ class Products:
     def __init__(self, run, product):
         options = run.options
         options.dtype = options.dtype or "float32"
-        self.expected = "" if run.cuda or options.size or options.no_timing else " (about 90 s on two cores)"
+        self.expected = "" if run.cuda or options.size or options.no_timing else " (about two minutes on two cores)"
         # On a CPU, dtypes other than float32 have a smaller default size. A dense 16-bit product of size 1024 would
         # take seconds, and so would the truth of a float64 product.
         if options.size is None:
@@ -604,8 +604,9 @@ class Anything:
         self.has_solution = False  # whether the solution has been constructed
         self.fits = False  # whether the solution's module has the reference's parameters
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
-        self.draws = self.remembers = self.always_the_same = self.has_other_bits = False
+        self.draws = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
+        self.kinds = {}  # for each kind of call, the names, dtypes, shapes and structures of its results
         self.known = {}  # for each mode, a call that the reference has answered
         self.call = functools.partial(AnyCall, run)
 
@@ -708,6 +709,8 @@ class Anything:
         self.construct(self.run.random.getrandbits(63))
         first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
         self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
+        scaled = generic.vary(generic.Changes.scaled, first, 0, self.run.device)
+        self.never_varies = self.always_the_same and scaled is None
         self.nbytes = sum(room(X.dtype, X.shape) for X in first)
         self.wide_bytes = sum(room(torch.float64 if X.is_floating_point() else X.dtype, X.shape) for X in first)
         largest = max(first, key=torch.Tensor.numel, default=torch.empty(0))
@@ -724,6 +727,8 @@ class Anything:
         self.construct(self.constructor)
         call = self.first = self.call("drawn")
         (results,), _ = self.run.requests.send(self.run.reference, [call])
+        if call.outline == "None" and not call.after:
+            raise self.run.reference.fault(" returns None and changes no input")
         told = self.run.reference.ask("study", self.run.reference_limit)
         self.draws, self.remembers, self.bytes_read = told["draws"], told["remembers"], told["bytes"]
         finite = [bool(X.isfinite().any()) for X in results.values() if X.numel()]
@@ -797,7 +802,11 @@ class Anything:
         A "hidden" decoy has a variant in one call alone.
         """
         random, names = self.run.random, ["drawn"] * number
+        usual = self.kinds[mode, False, "drawn"]
+        if any(made != usual[0] for made in usual):
+            raise self.run.reference.fault(" has results of other shapes or structure in each call (see --no-timing)")
         variants = [name for name in generic.VARIANTS if name not in self.unused]
+        variants = [name for name in variants if all(m == usual[0] for m in self.kinds.get((mode, False, name), [0]))]
         if decoy == "open":
             names = random.choices(["drawn", *variants], k=number)
         if decoy == "hidden" and variants:
@@ -815,7 +824,10 @@ class Anything:
         """Stores what the reference reports of its results."""
         if not call.is_exact:
             call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
-            self.known[call.mode] = call
+            made = [each for each in said["kinds"] if not each[0].startswith("state ")], said["outline"]
+            self.kinds.setdefault((call.mode, call.evaluates, call.name), []).append(made)
+            if call.name == "drawn" and not call.evaluates:
+                self.known[call.mode] = call
 
     def modified(self, call, number, before, after, is_reference):
         """Returns what is wrong with a changed input, or an empty string if the reference changes it alike."""
@@ -828,7 +840,9 @@ class Anything:
             truth = generic.Truth(call.after[number])
             if truth.worst(after)[0] <= truth.bound(0.0):
                 return ""
-        return f"{call.input_names[number]} is modified, first at {measures.first_difference(before, after)}"
+        first = measures.first_difference(before, after)
+        told = f"modified, first at {first}" if first else "not modified, as the reference modifies it"
+        return f"{call.input_names[number]} is {told}"
 
     def ask(self, calls, is_exact):
         """Returns the reference's results. If `is_exact` is True, they are in float64.
@@ -886,12 +900,21 @@ class Anything:
             self.without_truth.add(call.name)
         for name, _, _ in call.expected:
             is_ordinary = call.name == "drawn" and name.startswith("result")
-            yield name, generic.Truth(reference[name], exact and exact[name], is_ordinary)
+            high = exact and exact.get(name)
+            fits = high is not None and high.shape == reference[name].shape  # not so where unique() drops roundings
+            yield name, generic.Truth(reference[name], high if fits else None, is_ordinary)
 
     def doubt(self, call, name, truth, reference_error):
         if truth.bound(reference_error) > truth.least:
             self.loosened.add(call.name)
-        return ""
+        if call.name != "drawn" or truth.is_exact or reference_error <= generic.MOST_WITHOUT_CAUSE:
+            return ""
+        again, *others = self.ask([call], is_exact=True) + self.perturbed(call, absolute=False)
+        again, *others = (truth.worst(each[name])[0] if isinstance(each, dict) else 0.0 for each in (again, *others))
+        if again <= generic.MOST_WITHOUT_CAUSE and reference_error <= 10 * max(others, default=0.0):
+            return ""
+        told = "it may keep something that is no tensor of its module, or draw from a generator of its own"
+        return f" differs from itself in float64 by {reference_error:.1e} in {name}: {told}"
 
     def reconsider(self, call, name, truth, found, bound, worst):
         """Returns the worst error and its flat index, leaving out ties, which rounding errors of the inputs explain."""
@@ -962,7 +985,14 @@ class Anything:
             run.report.check("truth", "note", f"the reference {why}: its own results are the truth")
         if self.always_the_same:
             told = "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
+            if self.never_varies:
+                told = "each call has the same inputs, which cannot be changed: a solution may keep its results"
             run.report.check("inputs", "note", told)
+        of_numbers = {name: X.flatten() for name, X in self.state.items() if X.is_floating_point() and X.numel() > 1}
+        if constant := [name for name, X in of_numbers.items() if not (X - X[0]).any()]:
+            told = ", ".join(constant[:3]) + (f" and {len(constant) - 3} more" if constant[3:] else "")
+            told += " have one number everywhere, as in KernelBench: a solution could leave them out"
+            run.report.check("parameters", "note", told)
         if self.tied:
             told = f"{self.tied} elements differ where roundings of the inputs would change the result as well"
             run.report.check("ties", "note", told)

@@ -4,6 +4,7 @@ A skeleton is a pair of a kind and a content, as this table says.
 
     kind                content
     "tensor"            The number of the tensor. A tensor that occurs twice has one number.
+    "permuted"          The number of a contiguous tensor, and the order of its dimensions. Results have none.
     "value"             A number, a string or None.
     "dtype", "device"   Its name.
     "tuple", "list"     A list of skeletons.
@@ -15,34 +16,43 @@ import torch
 ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of these are accepted"
 
 
-def split(value, floats_are_tensors=False):
+def split(value, results_on=None):
     """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for types that are not accepted.
 
-    If `floats_are_tensors` is True, Python's floats become float64 tensors. Results need this, so that the judge
-    compares floats like tensors.
+    `results_on` is the device if the value is a result, and otherwise None. In a result, Python's floats become float64
+    tensors, because the judge compares them like tensors. A tensor that occurs twice in a result has two numbers,
+    because another file may return two tensors there.
     """
     tensors = []
-    return tensors, _skeleton(value, tensors, floats_are_tensors)
+    return tensors, _skeleton(value, tensors, results_on)
 
 
-def _skeleton(value, tensors, floats_are_tensors):
+def _skeleton(value, tensors, results_on):
     def inner(part):
-        return _skeleton(part, tensors, floats_are_tensors)
+        return _skeleton(part, tensors, results_on)
 
-    if floats_are_tensors and type(value) is float:
-        value = torch.tensor(value, dtype=torch.float64)
+    if results_on is not None and type(value) is float:
+        value = torch.tensor(value, dtype=torch.float64, device=results_on)
     if isinstance(value, torch.Tensor):
-        for number, tensor in enumerate(tensors):
-            if tensor is value:
-                return ["tensor", number]
+        if results_on is None:
+            for number, tensor in enumerate(tensors):
+                if tensor is value:
+                    return ["tensor", number]
+            if value.layout == torch.strided and not value.is_contiguous():
+                order = sorted(range(value.dim()), key=value.stride, reverse=True)
+                if value.permute(order).is_contiguous():  # for example a transposed matrix
+                    tensors.append(value.permute(order))
+                    return ["permuted", [len(tensors) - 1, [order.index(n) for n in range(value.dim())]]]
         tensors.append(value)
         return ["tensor", len(tensors) - 1]
     if isinstance(value, dict):
         if not all(isinstance(key, (str, int)) for key in value):
             raise TypeError("a dict has other keys than strings and whole numbers")
-        return ["dict", [[key, inner(part)] for key, part in value.items()]]
+        # The methods of the plain classes are called, because a subclass could compute its parts only later.
+        return ["dict", [[key, inner(part)] for key, part in dict.items(value)]]
     if isinstance(value, (tuple, list)):
-        return ["list" if isinstance(value, list) else "tuple", [inner(part) for part in value]]
+        kind = list if isinstance(value, list) else tuple
+        return [kind.__name__, [inner(part) for part in kind.__iter__(value)]]
     if isinstance(value, torch.dtype):
         return ["dtype", str(value).removeprefix("torch.")]
     if isinstance(value, torch.device):
@@ -57,6 +67,8 @@ def join(skeleton, tensors):
     kind, content = skeleton
     if kind == "tensor":
         return tensors[content]
+    if kind == "permuted":
+        return tensors[content[0]].permute(content[1])
     if kind == "dict":
         return {key: join(part, tensors) for key, part in content}
     if kind in ("tuple", "list"):

@@ -146,9 +146,10 @@ def test_a_reference_that_cannot_be_used_is_no_verdict(reference, told, capsys, 
         (PLAIN.replace("tanh", "log").replace("randn", "rand"), "not used, or not always: signs, zeros (the reference returns NaN or Inf)"),
         (PLAIN.replace("tanh(x)", "tanh(x.float())"), "the reference does not run in float64"),
         (PLAIN.replace("tanh(x)", "tanh(x + torch.rand(50))"), "the reference draws random numbers"),
-        (PLAIN.replace("randn", "ones"), "get_inputs() always returns the same"),
+        (PLAIN.replace("torch.randn(batch_size, 50)", "torch.linspace(0.1, 1, 300)"), "get_inputs() always returns the same"),
+        (PLAIN.replace("randn", "ones"), "each call has the same inputs, which cannot be changed"),
     ],
-    ids=["domain", "float32", "random", "ones"],
+    ids=["domain", "float32", "random", "same", "ones"],
 )
 def test_what_could_not_be_judged_is_noted(reference, note, capsys, tmp_path):
     status, out, err = run(capsys, tmp_path, reference, SAME)
@@ -307,6 +308,93 @@ def test_a_result_may_be_what_the_module_or_its_caller_keeps(result, capsys, tmp
     assert status == 0, out + err
     status, out, err = run(capsys, tmp_path, WEIGHT, f"class ModelNew(Model):\n    def forward(self, x):\n        return {result}\n")
     assert status == 1, out + err
+
+
+# ---- Odd references and solutions. -----------------------------------------------------------------------------------
+
+# Each row: what the reference's forward does with its inputs, get_inputs(), and what the solution's does ("" does the same).
+RANDN = "[torch.randn(6, 50)]"
+TWICE = "    h = torch.tanh(x)\n    return h, h"
+LAZY = """    class Lazy(list):
+        def __iter__(self):
+            return iter([torch.tanh(x)])
+    return Lazy([x])"""
+DRIFTS = """    self.drift = getattr(self, "drift", -1) + 1
+    return torch.tanh(x) + self.drift"""
+OWN_GENERATOR = """    if not hasattr(self, "own"):
+        self.own = torch.Generator()
+    return torch.tanh(x) + torch.rand(50, generator=self.own)"""
+CONVICTED = {
+    "whole numbers, one of them at a tie": (
+        "    return (x.cumsum(-1) * 1e4).round().int()",
+        "[torch.randn(64, 4096)]",
+        "    return x.int() * 0",
+    ),
+    "a tensor returned twice": (TWICE, RANDN, "    return torch.tanh(x), torch.full_like(x, 7.0)"),
+    "nothing in place": ("    x.mul_(2)", RANDN, "    return None"),
+    "transposed inputs": ("    return x * 2", "[torch.randn(50, 6).t()]", "    return torch.as_strided(x, (300,), (1,)).view(x.shape) * 2"),
+    "a changed complex input": (
+        "    return torch.fft.fft(x)",
+        "[torch.randn(6, 50, dtype=torch.complex64)]",
+        "    y = torch.fft.fft(x)\n    x.zero_()\n    return y",
+    ),
+    "a state that drifts": ("    return torch.tanh(x)", RANDN, DRIFTS),
+    "a seed": ("    return torch.tanh(x)", RANDN, "    torch.manual_seed(0)\n    return torch.tanh(x)"),
+    "a list that computes later": ("    return [torch.tanh(x)]", RANDN, LAZY),
+    "an emptied list": ("    return sum(x)", f"[{RANDN}]", "    y = sum(x)\n    x.clear()\n    return y"),
+}
+HOLDS = {
+    "one object for two results": ("    y = torch.tanh(x)\n    return y, y + 0", RANDN, TWICE),
+    "two objects for one": (TWICE, RANDN, "    return torch.tanh(x), torch.tanh(x)"),
+    "complex128": ("    return torch.fft.fft(x)", "[torch.randn(6, 50, dtype=torch.complex128)]", ""),
+    "an empty input": ("    return torch.tanh(x)", "[torch.randn(0, 50)]", ""),
+    "unique": ("    return torch.unique(1 + x * 1e-6)", "[torch.randn(600, 50)]", ""),
+    "channels last": ("    return x * 2", "[torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)]", "    return x + x"),
+}
+HOLD_TIMED = {
+    "Python's generator": ("    import random\n    return torch.tanh(x) * random.random()", RANDN, ""),
+    "a value that few inputs have": ("    return torch.tanh(x), bool(x.abs().max() < 30)", RANDN, ""),
+    "a shape by values": ("    return x[x > 30]", RANDN, ""),
+    "another structure after eval()": ("    y = torch.tanh(x)\n    return (y, y * 2) if self.training else y", RANDN, ""),
+}
+NO_VERDICT = {
+    "a generator of its own": (OWN_GENERATOR, RANDN, "    return torch.tanh(x) + 0.5", "draw from a generator of its own"),
+    "nothing": ("    return None", RANDN, "", "returns None and changes no input"),
+    "shapes that vary": ("    return x[x > 0]", RANDN, "", "has results of other shapes or structure in each call"),
+    "a sparse result": ("    return x.to_sparse()", RANDN, "", "result's layout is torch.sparse_coo, and should be torch.strided"),
+}
+
+
+def odd(capsys, tmp_path, forward, inputs, solution, *options, timing=False):
+    """The judge's (exit status, stdout, stderr) for a row of the tables above."""
+    indented = "\n".join(f"    {line}" for line in forward.splitlines())
+    reference = "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n" + indented
+    text = SAME if not solution else SAME.replace("    pass\n", f"    def forward(self, x):\n{solution}\n".replace("\n    ", "\n        "))
+    reference += f"\n\n\ndef get_inputs():\n    return {inputs}\n"
+    return run(capsys, tmp_path, reference, f"import torch\n\n\n{text}", *options, timing=timing)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", CONVICTED)
+def test_an_odd_solution_is_convicted(name, capsys, tmp_path):
+    status, out, err = odd(capsys, tmp_path, *CONVICTED[name])
+    assert status == 1 and out.splitlines()[-1].startswith("WRONG: "), out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("timing,name", [(timing, name) for timing, names in ((False, HOLDS), (True, HOLD_TIMED)) for name in names])
+def test_an_odd_reference_holds(timing, name, capsys, tmp_path):
+    options = ["--gradients"] if name == "two objects for one" else []
+    status, out, err = odd(capsys, tmp_path, *(HOLDS | HOLD_TIMED)[name], *options, timing=timing)
+    assert status == 0 and out.splitlines()[-1].startswith("all holds: "), out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", NO_VERDICT)
+def test_an_odd_reference_that_cannot_be_judged_is_named(name, capsys, tmp_path):
+    *row, told = NO_VERDICT[name]
+    status, out, err = odd(capsys, tmp_path, *row, timing=name == "shapes that vary")
+    assert status == 2 and told in err and "judge itself failed" not in err, out + err
 
 
 @pytest.mark.usefixtures("few")

@@ -51,7 +51,7 @@ def test_structures_are_told_apart_but_for_lists_and_tuples():
     x = torch.ones(1)
 
     def outline(value):
-        return values.outline(values.split(value, floats_are_tensors=True)[1])
+        return values.outline(values.split(value, results_on=CPU)[1])
 
     assert outline((x, [x, 2.5])) == outline([x, (x, 3.5)]) == "(tensor, (tensor, tensor))"
     assert outline({"a": x, "b": 1}) == outline({"b": 1, "a": x}) != outline({"a": x, "b": 2})
