@@ -143,7 +143,7 @@ def perturb(tensors, seed, device, absolute):
 # ==== 2. Truth and bounds ====
 
 MULTIPLE = 4  # a result may have this multiple of the reference's own error
-# A larger error of the reference itself needs a cause: roundings of its inputs have to change its result as well.
+# If the reference has a larger error, and its results for the same inputs differ by more, it may have a hidden state.
 MOST_WITHOUT_CAUSE = 0.1
 CHUNK = 1 << 24  # the number of elements that are compared at once, which limits memory
 
