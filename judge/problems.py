@@ -806,7 +806,9 @@ class Anything:
         if any(made != usual[0] for made in usual):
             raise self.run.reference.fault(" has results of other shapes or structure in each call (see --no-timing)")
         variants = [name for name in generic.VARIANTS if name not in self.unused]
-        variants = [name for name in variants if all(m == usual[0] for m in self.kinds.get((mode, False, name), [0]))]
+        looks = [made for key, several in self.kinds.items() if key[:2] == (mode, False) for made in several]
+        if any(made != usual[0] for made in looks):  # the shapes of results depend on values
+            variants = []
         if decoy == "open":
             names = random.choices(["drawn", *variants], k=number)
         if decoy == "hidden" and variants:
