@@ -974,8 +974,8 @@ class Draws:
         of them with `slab_alone`.
         """
         laid = list(range(len(tensors)))
-        # Without the shuffle, successive requests put their inputs at the same places in the slab, as a user's loop
-        # does.
+        # A user's loop puts its inputs at the same places in each iteration. So about half of the requests keep the
+        # order of the inputs in the slab, and the other requests shuffle it.
         if self.random.random() < 0.5:
             self.random.shuffle(laid)
         sizes = (room(tensors[n].dtype, tensors[n].shape) for n in laid)
@@ -1361,7 +1361,8 @@ class Stopwatch:
         # least --trials calls.
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))
         sample = run.problem.sample(mode)
-        # The reference's first call is its slowest one, so its time is an upper estimate for the time limits.
+        # Time limits of later requests allow this many seconds per call. The first call is the slowest one, so that is
+        # enough.
         (results,), self.reference_seconds = run.requests.send(run.reference, [sample], timed=True)
 
         def examine():

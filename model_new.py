@@ -608,9 +608,9 @@ struct ClusterTiles {
       batch = tile % batches;
       tile /= batches;
     }
-    // With diagonal pairs, the tiles of the main diagonal and of the diagonal below it come last. tail_index counts
-    // these last tiles. The first beside_diagonal of these tiles lie below the main diagonal and belong to no pair. The
-    // halves of pairs follow
+    // With diagonal pairs, the last numbers stand for the tiles on the main diagonal and directly below it. tail_index
+    // is the position among these numbers. The first beside_diagonal of them stand for the tiles directly below the
+    // diagonal that belong to no pair. Each of the remaining numbers stands for one half of a pair
     const int tail_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
     const int beside_diagonal = (order.rows - 1) / 2;
     if (diagonal_pairs && tail_index >= beside_diagonal) {
@@ -941,11 +941,11 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 
 // ---- Policy: whether a symmetric product is computed whole.
 
-// 2026-11-26. A product of at most 256 rows is computed whole on every GPU. Larger products are computed whole only on
-// GPUs of compute capability 9.0:
-//   L L^T                     up to 1024 rows, or up to two small tiles per SM; `mirror` would be another launch
-//   X X^T, 2026-11-25         up to one small tile per two SMs
-//   X X^T, from k = 3072 on   up to one small tile per four SMs
+// 2026-11-26. "Whole" means that both triangles of a symmetric C are computed. A C of at most 256 rows is computed
+// whole on every GPU. On GPUs of compute capability 9.0 a larger C is computed whole up to these sizes:
+//   L L^T             1024 rows, or two small tiles per SM; beyond them `mirror` is launched as well
+//   X X^T, k < 3072   one small tile per two SMs (2026-11-25)
+//   X X^T, k >= 3072  one small tile per four SMs
 // With a long k the lower triangle alone is faster, because more CTAs can share each of its tiles.
 constexpr int kMaxWholeSize = 256, kMaxWholeMaskedSize = 1024, kLongWholeK = 3072;
 
@@ -1483,7 +1483,7 @@ DEVICE OperandView<T> make_view(Operand operand, const Product& p, const WorkTil
 // ---- Tiles of 64 x 64: the copier of k-blocks.
 
 constexpr int kTileThreads = 128;
-// A stage has 128 bytes of k of each line, for the 64 lines of each operand.
+// A stage holds 64 lines of each operand. Of each line it holds as many successive k as fit in 128 bytes.
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;
 
 // Copies an operand's k-blocks to the stages, with zeros for elements that do not exist. It copies chunks of 16 bytes
@@ -2207,8 +2207,9 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ----
 #
-# Takes a Product of operands with a stride of 1. If k is long, the operands' addresses and all other strides are
-# multiples of 16 bytes: see operands_to_copy. Produces all of C. The kernel runs on all GPUs from compute capability
+# Takes a Product in which each operand has a stride of 1, along its rows or its columns. If k is long, each operand's
+# address and its other strides are multiples of 16 bytes. An operand that does not meet these conditions has been
+# copied before the launch: see operands_to_copy. Produces all of C. The kernel runs on all GPUs from compute capability
 # 8.0 on. Instructions that only newer GPUs have are used only there. cp.async copies k-blocks to a pipeline of stages,
 # without a change of their layout. Fragments are loaded into registers, mostly by ldmatrix. There float32 is split into
 # two tf32 numbers. mma.sync multiplies the fragments.
@@ -2756,15 +2757,15 @@ constexpr int kBlocksM = 2;   // the height of a CTA's tile, in blocks: one bloc
 
 // [begin non-finite boxes]
 // Lists the boxes of C that are not finite and have to be summed again. A box has 64 x 64 elements, and is summed in
-// parts. The word of a box is the launch's number plus how many parts no CTA has begun to sum. Any other value of the
-// word stands for zero parts. When the launch ends, no box has a part left. So a graph may be launched again with the
-// same number.
+// kParts parts. The word of a box is the launch's number plus the number of parts that no CTA has taken yet. Any other
+// value means that no part can be taken, so nothing has to clear the words before a launch. When a launch ends, all
+// parts have been taken. So a CUDA graph may be launched again, although its launch number stays the same.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // parts of a box
   unsigned long long* words;   // one word per box, and a last word, which says whether any box has been added
   uint64_t launch;   // the launch's own number, as in TileQueue
   uint32_t boxes;
-  // Returns the number of parts that a word stands for.
+  // Returns how many parts of a box can still be taken, given the box's word.
   DEVICE int parts(uint64_t word) const { return word - launch <= kParts ? word - launch : 0; }
   // Adds a box, with all of its parts.
   DEVICE void add(uint32_t box) const {
@@ -4761,7 +4762,7 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
          c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
-// ---- Binding: products, and gradients by the packed operands of a forward.
+// ---- Binding: products, and gradients that reuse the operands packed by the forward product.
 
 // Computes C. Returns C, the name of the kernel, and a workspace. If `keep` is true and the kernel is fp16x3, the
 // workspace has the Controls and the packed operands. Otherwise it is an undefined tensor, which is None in Python.
@@ -5273,8 +5274,8 @@ def _compile(root, name, flags, targets):
         stack.push(report)  # `report` returns None, so the stack raises the error again
         # load_inline compiles the binding while nvcc runs. The command `wait` makes the linker wait until every nvcc
         # has ended. with_cuda is False, so torch needs neither PYTORCH_NVCC nor CUDA_HOME. This code must not change
-        # these variables, because another thread of the process may be building an extension with them. A space in a
-        # folder's name does no harm, either, because torch does not use the variables.
+        # these variables, because another thread of the process may be building an extension with them. The
+        # folder in CUDA_HOME may have a space in its name, because torch does not use the variable here.
         wait = "$$(while [ -e running ]; do sleep 0.1; done; cat kernels*.log >&2)"
         folders = [f"-L{shlex.quote(runtime).replace('$', '$$')}"] if runtime else []
         module = cpp_extension.load_inline(
@@ -5451,7 +5452,8 @@ _BLOCK = 128
 # the second one is for a batch.
 _LARGEST_DENSE = 240, 320
 _SUMMED = 16  # rows or columns in a block of _running_sums
-# A batch is multiplied in parts of at most this many elements, or of one matrix. Such a part stays in a CPU's caches.
+# A batch is multiplied in parts that stay in a CPU's caches. A part has at most this many elements. If a single matrix
+# has more, each part is one matrix.
 _CACHED = 2**18
 
 
@@ -6190,8 +6192,8 @@ def triangular_inverse(L, *, upper=False, unitriangular=False):
     upper, unitriangular = _checked_flags("triangular_inverse", upper=upper, unitriangular=unitriangular)
     L, _ = _validate_and_broadcast("triangular_inverse", L, L, _NN, _LOWER, "LL", autocast=False)
     wide = L
-    # In 16 bits X^T G may overflow although dL does not. On a CPU, products of float32 may round their operands to 8
-    # bits, so the wider type is float64
+    # In 16 bits X^T G may overflow although dL does not, so `wide` is float32 on a GPU. On a CPU torch may round the
+    # operands of float32 products to 8 significant bits, so `wide` is float64 there
     if L.dtype in _HALVES:
         wide = L.float() if L.is_cuda else L.double()
     if upper:

@@ -24,8 +24,8 @@ class Problem:
     # Each input and C have one function here, such as torch.tril. It keeps the part that exists. The rest of an input
     # is not read, and the rest of C is zero. torch.as_tensor keeps all.
     keeps: tuple
-    # C and the gradient of each input have one function each. It takes the inputs and G = dC, and returns X and Y.
-    # The result is keep(X @ Y).
+    # The first function is for C, and one more is for the gradient of each input. Each takes the inputs and G = dC, and
+    # returns X and Y. The result is keep(X @ Y), where `keep` is the function in `keeps` for C or for that input.
     factors: tuple
     # This is the problem's number in KernelBench's level 1, or None. If there is a number, inputs have zeros where
     # nothing is read, as in KernelBench. If there is none, inputs have NaN or 1 there, but the reference gets zeros.

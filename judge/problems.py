@@ -103,8 +103,8 @@ class ProductCall(Call):
         if name == "normal":
             least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
             self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
-        # In "mixed" inputs, one operand has mixed signs, and the other has one sign. The call's number decides which
-        # operand this is, and which sign. So four successive calls have all four combinations.
+        # In "mixed" inputs, one operand has elements of both signs, and all elements of the other one have one sign. The
+        # lowest bit of the call's number chooses the operand (measures.Draw.odd), and the next bit chooses the sign.
         if name == "mixed":
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = problem.shapes(dims)
@@ -663,7 +663,8 @@ class Anything:
 
         The first time, this method also decides whether the module gets the reference's parameters. It gets them if
         names and shapes fit, unless the solution is right with its own parameters. KernelBench copies no parameters:
-        both constructors make them from the same seed. The solution's constructor may multiply its own by a factor.
+        both constructors make theirs from the same seed. A solution may be right only with its own parameters, for
+        example if its constructor scales them.
         """
         told = self.construct_with(self.state if self.copies else {})
         self.fits, is_same = told.get("fits") is True, told.get("is_same")

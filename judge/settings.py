@@ -150,8 +150,8 @@ class Generators:
             if (name, state) in self.seen:
                 told.append(f"{name} (the generator is in the state that an earlier call left)")
             self.seen.add((name, state))
-        # This draws one number from each generator. If a call sets a seen state again, the state then differs from
-        # `before`, and the change is noticed.
+        # The draws below move each generator on, so that `before` is not the state that was just added to `seen`.
+        # Otherwise a call that sets this state again would leave the generator at `before`, and would not be noticed.
         random.random()
         torch.rand(1)
         self.before = self.states()

@@ -222,7 +222,7 @@ struct Block {
   int rank;
   unsigned char* memory;
   size_t bytes, taken;   // bytes: the size of the shared memory; taken: how much of it dynamic memory and variables take
-  std::vector<std::pair<const void*, void*>> variables;   // (stand-in, address)
+  std::vector<std::pair<const void*, void*>> variables;   // (address of a static stand-in, address in shared memory): see IN_SHARED_MEMORY
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // named barriers
@@ -273,7 +273,8 @@ int64_t events = 0;   // the number of events so far that may have ended a threa
 
 // Threads take turns: each runs until it waits for a condition that does not hold. A thread that cannot go on is not switched to.
 void switch_to_next() {
-  static int64_t looked = -1;   // the value of `events` when only the warp that is behind could go on
+  // The value of `events` when the scheduler last found no thread outside the warp `behind` that could go on.
+  static int64_t looked = -1;
   Thread *const from = current, *next = from;
   bool all = behind < 0 || looked == events;   // whether the warp that is behind may go on, too
   auto waits = [&] { return (!all && int(next->x / 32) == behind) || next->done || (next->can_go_on.call && !next->can_go_on()); };
@@ -820,9 +821,9 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
 inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-// `late_report` points to a word that packing writes while clusters take tiles. `taken` points to the queue's word, which counts the tiles
-// that are taken. load_relaxed returns 0 for the first word unless two tiles are taken. So only a cluster that has just taken tile number 1
-// sees what packing has written.
+// load_relaxed returns 0 for *late_report unless exactly two tiles have been taken. Packing writes this word while clusters take tiles.
+// `taken` points to the queue's word, which counts the taken tiles. So only the cluster that has just taken tile number 1 sees what
+// packing has written.
 const unsigned long long *late_report = nullptr, *taken = nullptr;
 template <typename T>
 T load_relaxed(const T* at) {

@@ -467,7 +467,7 @@ def classes(cut):
 
 
 def cuts():
-    """{name: Cut} of each kernel, or of each of its plans."""
+    """Returns {name: Cut}. A kernel has several entries if its cut depends on its tile size, its element type or TF32."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
     half = [constant("_CUDA_SIXTEEN_BIT", "kStages", kWide=wide) for wide in (0, 1)]
     mma = {
