@@ -103,8 +103,8 @@ class ProductCall(Call):
         if name == "normal":
             least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
             self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
-        # In "mixed" inputs, one operand has elements of both signs, and all elements of the other one have one sign. The
-        # lowest bit of the call's number chooses the operand (measures.Draw.odd), and the next bit chooses the sign.
+        # In "mixed" inputs, one operand has elements of both signs, and all elements of the other one have one sign.
+        # The lowest bit of the call's number chooses the operand (measures.Draw.odd), and the next bit the sign.
         if name == "mixed":
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = problem.shapes(dims)
