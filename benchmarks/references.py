@@ -5,10 +5,12 @@
     python benchmarks/references.py KernelBench/KernelBench --every 4 --seconds 500 --out references.json
     python benchmarks/references.py KernelBench/KernelBench --only level1/19 -- --no-timing --device cpu
 
-Several judges run side by side. Most of a judge's time goes into starting processes and loading files. One judge at a time uses the GPU
-otherwise. A problem with tensors of more than 1 GB has the GPU's memory for itself; these problems come last. A judge that runs out of
-memory beside others is started once more, alone. Each result goes to the file of --out at once. A later run goes on with this file, and
-judges again only what an older check.py has judged. A reference "could not be judged" if its judge ends with status 2.
+Several judges run side by side, but only one at a time uses the GPU: before each request a judge waits until the GPU is idle. So only
+starting processes and loading files overlap, and a problem takes some 19 s on an H200. A problem with tensors of more than 1 GB has the
+GPU's memory for itself; these problems come last. A judge that runs out of memory beside others is started once more, alone.
+
+Each result goes to the file of --out at once, which is a record like those of benchmark.py. A later run goes on with this file, and judges
+again only what an older check.py has judged. A reference "could not be judged" if its judge ends with status 2.
 
 Exit status: 0 if no reference is convicted, 1 if one is, 2 for bad arguments.
 """
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -61,12 +64,18 @@ def judge(folder, is_alone, arguments):
         return check.main(arguments)
 
 
-# ---- In the process that finds sizes ---------------------------------------------------------------------------------
+# ---- In the process that describes the machine and the problems ------------------------------------------------------
 
 
-def sizes(paths):
-    """Prints for each reference the bytes of its inputs, parameters and result, or 0 if torch cannot tell without computing them."""
+def describe(device, paths):
+    """Prints what a record says of the machine. Then it prints a number for each reference: the bytes of its inputs, parameters and result,
+    or 0 if torch cannot tell without computing them."""
+    import benchmark
     import torch
+
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    judge_file = types.SimpleNamespace(on_gpu=on_gpu, solution_file=ROOT / "check.py", trials=None, seed=None)
+    print(json.dumps(benchmark.environment(judge_file)), flush=True)
 
     def size(value):
         if isinstance(value, torch.Tensor):
@@ -126,7 +135,7 @@ class Series:
         self.options, self.end = options, time.monotonic() + options.seconds
         text = b"".join(path.read_bytes() for path in (ROOT / "check.py", *sorted((ROOT / "judge").glob("*.py"))))
         self.digest = hashlib.sha256(text).hexdigest()[:16]
-        self.rows = {}
+        self.rows, self.about, self.names = {}, {}, set()
         if options.out and options.out.is_file():
             rows = json.loads(options.out.read_text())["rows"]
             self.rows = {row["name"]: row for row in rows if row["judge_sha256"] == self.digest}
@@ -138,11 +147,14 @@ class Series:
         print(f"{name:<12} {row['verdict']}{told}, {row['seconds']:.0f} s{said}", flush=True)
         if self.options.out:
             unfinished = self.options.out.with_suffix(".part")
-            unfinished.write_text(json.dumps({"rows": list(self.rows.values())}, indent=1) + "\n")
+            failures = [row["name"] for row in self.rows.values() if row["verdict"] == WORDS[1]]
+            told = {"complete": self.names <= self.rows.keys(), "failures": failures, "rows": list(self.rows.values())}
+            unfinished.write_text(json.dumps({"suite": "references", **self.about, **told}, indent=1) + "\n")
             unfinished.replace(self.options.out)
 
     def run(self, files):
         """Judges the problems that have no result yet, until the time is over."""
+        self.names = {*files}
         new = [name for name in files if name not in self.rows]
         alone = self.large(new, files)
         waiting, running = sorted(new, key=alone.__contains__), {}
@@ -171,14 +183,17 @@ class Series:
                     process.wait()
 
     def large(self, names, files):
-        """Returns the problems whose tensors have more than LARGE bytes."""
-        command = [sys.executable, __file__, "--sizes", *(str(files[name]) for name in names)]
+        """Describes the machine in self.about. Returns the problems whose tensors have more than LARGE bytes."""
+        device = "cpu" if "cpu" in self.options.given else "cuda"
+        command = [sys.executable, __file__, "--describe", device, *(str(files[name]) for name in names)]
         left = max(0.0, self.end - time.monotonic())
         try:
             told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=left).stdout
         except subprocess.TimeoutExpired as error:
             told = error.stdout or b""
-        return {name for name, size in zip(names, told.split(), strict=False) if int(size) > LARGE}
+        about, *sizes = told.splitlines() or [b"{}"]
+        self.about = json.loads(about)
+        return {name for name, size in zip(names, sizes, strict=False) if int(size) > LARGE}
 
     def start(self, folder, name, path, is_alone):
         """Starts a judge. Returns its process, when that was, and the name of its files without the suffix."""
@@ -236,4 +251,4 @@ def main(arguments):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--judge"]:
         sys.exit(judge(Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:]))
-    sys.exit(sizes(sys.argv[2:]) if sys.argv[1:2] == ["--sizes"] else main(sys.argv[1:]))
+    sys.exit(describe(sys.argv[2], sys.argv[3:]) if sys.argv[1:2] == ["--describe"] else main(sys.argv[1:]))

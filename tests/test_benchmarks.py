@@ -681,7 +681,9 @@ def test_references_are_judged_as_their_own_solutions(tmp_path, capsys):
     (folder / "9_Left_out.py").write_text("")
     arguments = [str(tmp_path), "--every", "4", "--out", str(out), "--", "--device", "cpu", "--no-timing"]
     assert references.main(arguments) == 0
-    verdicts = {row["name"]: (row["verdict"], row["sentence"]) for row in json.loads(out.read_text())["rows"]}
+    record = json.loads(out.read_text())
+    assert record["suite"] == "references" and record["complete"] and not record["failures"] and record["date"]
+    verdicts = {row["name"]: (row["verdict"], row["sentence"]) for row in record["rows"]}
     assert {name: verdict for name, (verdict, _) in verdicts.items()} == {"level1/4": "holds", "level1/8": "could not be judged"}
     assert "all holds: " in verdicts["level1/4"][1] and "a_package_that_nobody_has" in verdicts["level1/8"][1]
     told = capsys.readouterr().out
@@ -698,8 +700,9 @@ def test_large_problems_are_judged_alone(tmp_path):
     for name, file in files.items():
         file.write_text(texts[name])
     references = module("references")
-    series = references.Series(SimpleNamespace(seconds=100, out=None))
+    series = references.Series(SimpleNamespace(seconds=100, out=None, given=["--device", "cpu"]))
     assert series.large(["none", "large", "small"], files) == {"large"}
+    assert "threads" in series.about["device"] and series.about["versions"]["torch"] == torch.__version__
     series.end = 0.0
     assert series.large(["large"], files) == set()
 
