@@ -1166,7 +1166,7 @@ class Requests:
             before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
             is_reference = contender is self.run.reference
             # A reference that returns nothing works in place, so the solution has to change the same inputs.
-            has_to_change = not (is_reference or call.expected) and number in getattr(call, "after", ())
+            has_to_change = not (is_reference or call.expected) and number in call.after
             if has_to_change or first_difference(before, after):
                 wrong = self.run.problem.modified(call, number, before, after, is_reference) or wrong
         return wrong
@@ -1376,7 +1376,7 @@ class Stopwatch:
         most = min(most, run.slab.size // max(1, sample.nbytes))
         # `peak` is the memory bandwidth in bytes per second. `cache` is the number of bytes that the L2 cache can hold.
         self.peak, self.cache = math.inf, 0
-        # On a GPU, the inputs and results may take 0.6 of the free memory. Both exist twice: in the judge and in the
+        # On a GPU, the inputs and results may take 0.6 of the free memory. The judge has a copy of both, and so has the
         # child.
         if run.cuda:
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))

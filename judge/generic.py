@@ -145,7 +145,7 @@ def perturb(tensors, seed, device, absolute):
 MULTIPLE = 4  # a result may have this multiple of the reference's own error
 # The reference may have a hidden state if its error exceeds this number, and if the results of two calls with the same
 # inputs differ by more than this number.
-MOST_WITHOUT_CAUSE = 0.1
+SUSPICIOUS = 0.1
 CHUNK = 1 << 24  # the number of elements that are compared at once, which limits memory
 
 

@@ -10,6 +10,7 @@ import sys
 
 import torch
 
+from judge.settings import generator_states
 from judge.values import join, split
 
 # ==== 1. The file ====
@@ -68,12 +69,14 @@ def seed_all(seed):
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-def generator_state(device):
-    states = [torch.get_rng_state().tolist(), random.getstate()]
+def all_generator_states(device):
+    """Returns the states of all generators that seed_all() seeds."""
+    states = generator_states()
     if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device).tolist())
+        states["cuda"] = torch.cuda.get_rng_state(device).tolist()
     if "numpy" in sys.modules:
-        states.append(str(sys.modules["numpy"].random.get_state()))
+        _, words, *others = sys.modules["numpy"].random.get_state()
+        states["numpy"] = words.tolist(), others
     return states
 
 
@@ -270,9 +273,9 @@ class Reference(Runner):
     def draws(self, skeleton, tensors, seed):
         """Returns whether a call draws random numbers. If it does, the twin is dropped."""
         self.begin(seed)
-        seeded = generator_state(self.device)
+        seeded = all_generator_states(self.device)
         self.forward(join(skeleton, tensors))
-        drawn = generator_state(self.device) != seeded
+        drawn = all_generator_states(self.device) != seeded
         if drawn:
             self.twin = None
         return drawn

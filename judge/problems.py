@@ -5,6 +5,7 @@ The seventh, "any", is defined by a reference file in KernelBench's form. All ma
 and its imports.
 """
 
+import collections
 import copy
 import functools
 import itertools
@@ -606,7 +607,9 @@ class Anything:
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
         self.draws = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
-        self.kinds = {}  # for each kind of call, the names, dtypes, shapes and structures of its results
+        # A look is what results have in names, dtypes, shapes and structure. The keys are the mode, and whether the
+        # inputs are the file's own. Each value lists the different looks.
+        self.looks = collections.defaultdict(list)
         self.known = {}  # for each mode, a call that the reference has answered
         self.call = functools.partial(AnyCall, run)
 
@@ -710,8 +713,8 @@ class Anything:
         self.construct(self.run.random.getrandbits(63))
         first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
         self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
-        scaled = generic.vary(generic.Changes.scaled, first, 0, self.run.device)
-        self.never_varies = self.always_the_same and scaled is None
+        if self.always_the_same:
+            self.never_varies = generic.vary(generic.Changes.scaled, first, 0, self.run.device) is None
         self.nbytes = sum(room(X.dtype, X.shape) for X in first)
         self.wide_bytes = sum(room(torch.float64 if X.is_floating_point() else X.dtype, X.shape) for X in first)
         largest = max(first, key=torch.Tensor.numel, default=torch.empty(0))
@@ -803,12 +806,11 @@ class Anything:
         A "hidden" decoy has a variant in one call alone.
         """
         random, names = self.run.random, ["drawn"] * number
-        usual = self.kinds[mode, False, "drawn"]
-        if any(made != usual[0] for made in usual):
+        usual = self.looks[mode, True]
+        if len(usual) > 1:
             raise self.run.reference.fault(" has results of other shapes or structure in each call (see --no-timing)")
         variants = [name for name in generic.VARIANTS if name not in self.unused]
-        looks = [made for key, several in self.kinds.items() if key[:2] == (mode, False) for made in several]
-        if any(made != usual[0] for made in looks):  # the shapes of results depend on values
+        if any(look not in usual for look in self.looks[mode, False]):  # the shapes of results depend on values
             variants = []
         if decoy == "open":
             names = random.choices(["drawn", *variants], k=number)
@@ -825,12 +827,17 @@ class Anything:
 
     def learn(self, call, said):
         """Stores what the reference reports of its results."""
-        if not call.is_exact:
-            call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
-            made = [each for each in said["kinds"] if not each[0].startswith("state ")], said["outline"]
-            self.kinds.setdefault((call.mode, call.evaluates, call.name), []).append(made)
-            if call.name == "drawn" and not call.evaluates:
-                self.known[call.mode] = call
+        if call.is_exact:
+            return
+        call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
+        if call.evaluates:  # timed calls, which rely on what follows, do not evaluate
+            return
+        looks = self.looks[call.mode, call.name == "drawn"]
+        look = [each for each in said["kinds"] if not each[0].startswith("state ")], said["outline"]
+        if look not in looks:
+            looks.append(look)
+        if call.name == "drawn":
+            self.known[call.mode] = call
 
     def modified(self, call, number, before, after, is_reference):
         """Returns what is wrong with a changed input, or an empty string if the reference changes it alike."""
@@ -910,14 +917,14 @@ class Anything:
     def doubt(self, call, name, truth, reference_error):
         if truth.bound(reference_error) > truth.least:
             self.loosened.add(call.name)
-        if call.name != "drawn" or truth.is_exact or reference_error <= generic.MOST_WITHOUT_CAUSE:
+        if call.name != "drawn" or truth.is_exact or reference_error <= generic.SUSPICIOUS:
             return ""
         # The reference makes the call again. Roundings do not explain it if the result in float64 differs as well.
         own, exact = (self.ask([call], is_exact)[0] for is_exact in (False, True))
         for again, first in ((own, generic.Truth(truth.reference)), (exact, truth)):
             if not isinstance(again, dict) or again[name].shape != truth.shape:
                 return ""
-            if first.worst(again[name])[0] <= generic.MOST_WITHOUT_CAUSE:
+            if first.worst(again[name])[0] <= generic.SUSPICIOUS:
                 return ""
         told = "it may keep something that is no tensor of its module, or draw from a generator of its own"
         return f" has another result for the same inputs, and an error of {reference_error:.1e} in {name}: {told}"
@@ -995,7 +1002,7 @@ class Anything:
                 told = "each call has the same inputs, which cannot be changed: a solution may keep its results"
             run.report.check("inputs", "note", told)
         of_numbers = {name: X.flatten() for name, X in self.state.items() if X.is_floating_point() and X.numel() > 1}
-        if constant := [name for name, X in of_numbers.items() if not (X - X[0]).any()]:
+        if constant := [name for name, X in of_numbers.items() if X.min() == X.max()]:
             told = ", ".join(constant[:3]) + (f" and {len(constant) - 3} more" if constant[3:] else "")
             told += " have one number everywhere, as in KernelBench: a solution could leave them out"
             run.report.check("parameters", "note", told)

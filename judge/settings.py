@@ -132,18 +132,20 @@ def changes(before, after):
     return told
 
 
+def generator_states():
+    """Returns the states of Python's and of torch's random generators, by the names of the functions that seed them."""
+    return {"random.seed": random.getstate(), "torch.manual_seed": bytes(torch.get_rng_state().tolist())}
+
+
 class Generators:
     """Detects a random generator that is set to the same state again and again, as by random.seed(0) in each call."""
 
     def __init__(self):
-        self.before, self.seen = self.states(), set()
-
-    def states(self):
-        return {"random.seed": random.getstate(), "torch.manual_seed": bytes(torch.get_rng_state().tolist())}
+        self.before, self.seen = generator_states(), set()
 
     def changes(self):
         """Describes the generators that have come back to a state seen at an earlier call of this method."""
-        told, now = [], self.states()
+        told, now = [], generator_states()
         for name, state in now.items():
             if state == self.before[name]:
                 continue
@@ -154,5 +156,5 @@ class Generators:
         # Otherwise a call that sets this state again would leave the generator at `before`, and would not be noticed.
         random.random()
         torch.rand(1)
-        self.before = self.states()
+        self.before = generator_states()
         return told
