@@ -11,9 +11,10 @@ process with TRIL_MATMUL_PATH=mma. Other suites run only if they are named. `reg
 `cpu` is the default where there is no GPU. The docstring of each suite says what it measures.
 
 GPU time is the time between events around one call. Before each call 256 MB are written, so that the L2 holds none of the input. The GPU
-waits until the host has launched everything, so that host time does not count. All sides of a row (the reference, ours and others) take
-turns, so that they run at the same GPU clocks. torch.utils.benchmark and triton.testing would time one function after the other. A row
-that other processes disturb is measured again, at most twice. Errors are relative to the float64 result. Large results are compared in
+waits until the host has launched everything, so that host time does not count. A row has several sides:
+the reference, ours and, in some suites, further libraries. All sides take turns, so that they run at the same GPU clocks.
+torch.utils.benchmark and triton.testing would time one function after the other. A row that other processes disturb is measured again, at
+most twice. Errors are relative to the float64 result. Large results are compared in
 random rows and columns. A row whose result is wrong is a failure. docs/results.md has the rest. Exit status: 0, or 1 if anything failed,
 or 2 for bad arguments.
 """
@@ -275,8 +276,8 @@ def earlier_rows(path, described):
 
 
 def printed(value):
-    """Returns a row's value as text. The text of a side is, for example, '2728.1 (2720.0 to 2741.3) us 1.2e-07 3.0e-07': the median, the
-    10th and 90th percentile, the normwise error and the worst error."""
+    """Returns a row's value as text. The text of a side has the median, the 10th and 90th percentile, the normwise error and the worst
+    error. An example is '2728.1 (2720.0 to 2741.3) us 1.2e-07 3.0e-07'."""
     if isinstance(value, dict) and "median_us" in value:
         value = {name: each for name, each in value.items() if isinstance(each, float)}
         median, low, high, _, *errors = value.values()
@@ -462,8 +463,8 @@ SPECIAL_ROUNDS = 3  # the smallest number of rounds of a row, whatever time they
 def suite_nan(bench, record):
     """Measures what NaN and Inf cost on a CPU, depending on their place.
 
-    A row has the shortest time of a call with finite operands. For each value (NaN or Inf) and each place it also has a
-    ratio: the shortest time with this value at this place, divided by the shortest time with finite operands. All calls
+    A row has the shortest time of a call with finite operands. It also has a ratio for each value (NaN or Inf) and each
+    place. The ratio is the shortest time with this value at this place, divided by the time with finite operands. All calls
     take turns on one thread, because other processes disturb a single thread least. In a batch only the first matrix has
     NaN or Inf. The place "batch" is an exception: all elements of all matrices are NaN or Inf."""
     solution, grad = bench.solution, torch.autograd.grad
@@ -632,7 +633,7 @@ def ptxas_report(sources, flags, architecture):
 
 def kernels_of(report):
     """Returns [{kernel (mangled), registers, stack_bytes, spilled_bytes}], read from ptxas's report. spilled_bytes is the sum over a kernel
-    and the functions that it calls, and stack_bytes is the largest frame among them."""
+    and the functions that it calls. stack_bytes is the largest stack frame of these functions."""
     found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
         stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
@@ -660,7 +661,7 @@ def suite_registers(bench, record):
                     fail(f"{row['kernel']} spills {row['spilled_bytes']} bytes")
 
 
-PROFILED_METRICS = {  # ncu's name -> ours
+PROFILED_METRICS = {  # maps ncu's names of metrics to the names in our records
     "gpu__time_duration.sum": "duration",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_instructions",
     "sm__pipe_shared_cycles_active.avg.pct_of_peak_sustained_elapsed": "tensor_pipe",

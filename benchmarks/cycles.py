@@ -40,8 +40,8 @@ def entries_of(words, cta, role):
 
 
 def summarize(words):
-    """Returns the row of a case: the mean cycles of each of PARTS, the whole kernel's cycles and time, the clock, the mean number of tiles,
-    and the mean cycles in which a CTA writes zeros. `words` is a copy of `traces` in trace.cuh."""
+    """Returns the row of a case. It has the mean cycles of each of PARTS, the whole kernel's cycles and time, and the clock. It also has
+    the mean number of tiles and the mean cycles in which a CTA writes zeros. `words` is a copy of `traces` in trace.cuh."""
     ctas = [cta for cta in range(CTAS) if words[(cta * ROLES + PRODUCER) * (1 + ENTRIES) * 2]]
     producers = {cta: {event: (c, ns) for event, c, ns in entries_of(words, cta, PRODUCER)} for cta in ctas}
     begin = min(p[ENTERED][1] for p in producers.values())

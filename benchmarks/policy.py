@@ -87,7 +87,7 @@ void print_cell(Product p) {
   const Kernel kernel = kernel_for(p, h200, kAutomaticPath);
   int edge = kBlock, splits = 1;
   if (kernel == kSplitTf32Kernel) splits = most_splits(p, 32, 90, 3);
-  // A k-block has 128 bytes of k. CTAs that split float32 take more registers, so an SM holds two of them, but three others.
+  // A k-block has 128 bytes of k. An SM holds three CTAs of the mma kernel, but only two if they split float32, which takes more registers.
   if (kernel == kMmaKernel) {
     const int bytes = p.type == kFloat64 ? 8 : p.type == kFloat32 ? 4 : 2;
     splits = p.type == kFloat32 ? most_splits(p, 128 / bytes, 60, 2) : most_splits(p, 128 / bytes, 90, 3);

@@ -7,10 +7,10 @@
 
 Several judges run side by side, but only one at a time uses the GPU: before each request a judge waits until the GPU is idle. So only
 starting processes and loading files overlap, and a problem takes some 19 s on an H200. A problem with tensors of more than 1 GB has the
-GPU's memory for itself; these problems come last. A judge that runs out of memory beside others is started once more, alone.
+GPU's memory for itself; these problems come last. A judge that runs out of memory beside other judges is started once more, alone.
 
-Each result goes to the file of --out at once, which is a record like those of benchmark.py. A later run goes on with this file, and judges
-again only what an older check.py has judged. A reference "could not be judged" if its judge ends with status 2.
+Each result goes to the file of --out at once. This file is a record as benchmark.py writes it. A later run goes on with this file, and
+judges again only what an older check.py has judged. A reference "could not be judged" if its judge ends with status 2.
 
 Exit status: 0 if no reference is convicted, 1 if one is, 2 for bad arguments.
 """
@@ -32,8 +32,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("level1", "level2", "level3")
-LARGE = 1e9  # bytes
-SECONDS_PER_SIZE = 10
+LARGE = 1e9  # a problem whose tensors have more bytes is judged alone
+SECONDS_PER_SIZE = 10  # the most time for finding the size of one problem
 WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
 
 
@@ -68,8 +68,8 @@ def judge(folder, is_alone, arguments):
 
 
 def describe(device, paths):
-    """Prints what a record says of the machine. Then it prints a number for each reference: the bytes of its inputs, parameters and result,
-    or 0 if torch cannot tell without computing them."""
+    """Prints what a record says of the machine, and then one line per reference. The line has the bytes of the reference's inputs,
+    parameters and result. It is 0 if torch cannot tell them without computing."""
     import benchmark
     import torch
 

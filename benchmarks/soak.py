@@ -78,8 +78,8 @@ KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.nu
 class Problem(NamedTuple):
     """A problem: how C is computed from one or two operands. C is an M x N matrix, and each of its elements is a sum of K terms."""
 
-    # The name of a function of the solution. For KernelBench's problems it is a key of measures.PROBLEMS instead, and the class for this
-    # key computes C.
+    # `function` names the solution's function that computes C. For KernelBench's problems it is a key of measures.PROBLEMS instead, and the
+    # class for this key computes C.
     function: str
     options: dict
     sides: str  # three letters for K, M and N; sides that are always equal have the same letter
@@ -938,8 +938,8 @@ class Tiny(torch.nn.Module):
 
 
 class Exact:
-    """Takes the place of the solution in a Tiny, and computes the product by torch. A Tiny that is trained in float64 with it is the
-    reference for the others."""
+    """Takes the place of the solution in a Tiny, and computes the product by torch. Such a Tiny is trained in float64, and its parameters
+    are the reference for the solution's trainings."""
 
     class ModelNew(torch.nn.Module):
         def forward(self, A, B):
@@ -959,8 +959,8 @@ def steps(model, inputs, scale, number):
 
 
 def train(rank, world, folder, file, device, kind, dtype, N):
-    """Each process of a training runs this function. Process 0 writes how far the trained parameters are from those that one process trains
-    in float64."""
+    """Each process of a training runs this function. Process 0 writes how far the trained parameters are from the parameters that one
+    process trains in float64."""
     import torch.distributed as distributed
     from torch.distributed import fsdp
 
@@ -1131,7 +1131,7 @@ def parse_arguments(arguments):
 def main(arguments=None):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")
-    # torch's own 16-bit products are to be summed in float32, as those of the solution are.
+    # torch has to sum its own 16-bit products in float32, as the solution does.
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
     bench = benchmark.Bench(given.device, given.solution, seed=given.seed)

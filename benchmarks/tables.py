@@ -6,8 +6,9 @@
 A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The script replaces all text between them.
 
 NAME is a key of TABLES or of SENTENCES. TABLES has the record and the columns of each table. SENTENCES has the functions that write other
-text, with numbers from records or from model_new.py. FOLDER/NAME is the table NAME with the records in a folder, which are those of another
-GPU. It is an error if a record is missing, was cut short, or lacks rows that could not be measured. (wanted.json is written by hand.)
+text, with numbers from records or from model_new.py. FOLDER/NAME is the table NAME with the records in a folder. A folder has the records
+of another GPU. It is an error if a record is missing, was cut short, or lacks rows that could not be measured. (wanted.json is written by
+hand.)
 """
 
 import argparse
@@ -52,8 +53,8 @@ def error(value):
 
 
 class Row(dict):
-    """A row of a record, or one side of a row. The properties are the texts that tables and sentences show. Every JSON object in a record
-    is read as a Row."""
+    """Represents a row of a record, or one side of a row. The properties are the texts that tables and sentences show. Every JSON object in
+    a record is read as a Row."""
 
     # Properties of a side
     median = property(lambda side: microseconds(side["median_us"]))
@@ -140,7 +141,7 @@ def registers(rows):
     return markdown(["architecture", *kernels, "bytes spilled"], made)
 
 
-# ncu's base unit: (divisor, unit in the table)
+# Each entry maps a base unit of ncu to a divisor and the unit in the table.
 SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "TB/s"), "byte": (1e6, "MB")}
 
 
@@ -360,7 +361,7 @@ LIMITS = {
     "copy, then product, uniform, µs (ratio)": "{copy_then_product_uniform.median} ({row.quiet_ratio[copy_then_product_uniform]})",
     "normal, µs (ratio)": "{copy_then_product_normal.median} ({row.quiet_ratio[copy_then_product_normal]})",
 }
-# The times in this table are those that check.py measures.
+# check.py measures the times in this table.
 CHECK = {"check.py": "{problem}, {dtype}{row.settings} {dims}", "calls judged": "{calls}", "verdict": "{verdict}"}
 for mode, head in (("forward", "forward"), ("gradients", "with backward")):
     CHECK |= {f"{head}: reference, µs": f"{{timings[{mode}][reference_us]:,.0f}}"}
@@ -390,7 +391,8 @@ NAN |= {"most": "{most:.1f}"}
 OWN |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # tables of all rows of the record that has the same name
-VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # key in a record: name in a table
+# Each entry maps a key in a record to the name in a table.
+VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}
 SENTENCES = {  # name: (records, a function that renders their rows)
     "factor": (("peers",), factor),
     "by-type": (("forward", "backward", "batch", "family", "h100/forward", "mma"), by_type),
