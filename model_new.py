@@ -1096,6 +1096,15 @@ DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
   return peer_address;
 }
+// Loads 16 bytes from the shared memory of another CTA of the cluster, at an address that address_in_peer returned.
+DEVICE float4 load_in_peer(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
 
 // These two functions are the halves of a barrier of all threads of the cluster. The arrival is relaxed: it makes no
 // writes visible. Both instructions are aligned: all threads of a warp must execute the same one at the same time.
@@ -1132,6 +1141,11 @@ DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
 // fence, which would cost a tenth of the time.
 DEVICE void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives on a barrier of any CTA of the cluster, with the scope of the cluster. The CTA that waits sees the writes of
+// this thread, and all writes that this thread has observed.
+DEVICE void barrier_arrive_release_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Waits for the end of the phase of this parity.
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
@@ -1650,42 +1664,6 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
     chain[u] = 0.0f;
   }
 }
-
-// ---- Tiles of 64 x 64: sums that CTAs send to each other.
-
-// A unit is 16 bytes of the sums of one thread.
-template <typename Acc>
-using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
-
-// Returns unit u of a thread's sums.
-template <typename Acc, int kCount>
-DEVICE SumUnit<Acc> unit_of(const Acc (&sum)[kCount], int u) {
-  constexpr int kSums = 16 / sizeof(Acc);
-  SumUnit<Acc> unit;
-  UNROLL for (int e = 0; e < kSums; ++e) unit.v[e] = sum[u * kSums + e];
-  return unit;
-}
-
-// Sends a thread's sums, in units of 16 bytes, to the CTAs of the cluster that add them up. find_slot(u, rank) returns
-// the slot for unit u of lane 0 of the warp. It also sets `rank` to the rank of the CTA that gets the unit. The units u
-// of the other lanes follow, in the order of the lanes. Each lane finds the slot of one unit, and shuffles tell
-// this slot to the other lanes. `arrived` is an mbarrier with one arrival. It counts the bytes that come to its CTA.
-// Before the call, every CTA that gets sums must have finished reading the old contents of the slots.
-template <typename Acc, int kCount, typename Find>
-DEVICE void send_sums(const Acc (&sum)[kCount], uint64_t& arrived, const Find& find_slot) {
-  constexpr int kUnits = kCount * sizeof(Acc) / 16;   // units of a thread
-  const uint32_t lane = threadIdx.x % 32;
-  uint32_t rank;
-  const void* slot = find_slot(lane % kUnits, rank);
-  const uint32_t to = address_in_peer(shared_address(slot), rank);
-  const uint32_t barrier = address_in_peer(shared_address(&arrived), rank);
-  UNROLL for (int u = 0; u < kUnits; ++u) {
-    const uint32_t unit_address = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16,
-                   unit_barrier = __shfl_sync(0xFFFFFFFFu, barrier, u);
-    const SumUnit<Acc> unit = unit_of(sum, u);
-    store_async(unit_address, reinterpret_cast<const int*>(unit.v), unit_barrier);
-  }
-}
 """
 
 # ---- The exact path: sums on the CUDA cores, of only the terms that exist. ----
@@ -1932,6 +1910,19 @@ DEVICE void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)
 
 // ---- Tiles of 64 x 64: the epilogue, which adds up the splits of a tile and writes it.
 
+// A unit is 16 bytes of the sums of one thread.
+template <typename Acc>
+using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
+
+// Returns unit u of a thread's sums.
+template <typename Acc, int kCount>
+DEVICE SumUnit<Acc> unit_of(const Acc (&sum)[kCount], int u) {
+  constexpr int kSums = 16 / sizeof(Acc);
+  SumUnit<Acc> unit;
+  UNROLL for (int e = 0; e < kSums; ++e) unit.v[e] = sum[u * kSums + e];
+  return unit;
+}
+
 // The CTAs that share a tile divide the tile's units among themselves. Each CTA gets its units of all splits, and adds
 // them up. The layout is [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
 template <typename Acc>
@@ -2006,11 +1997,16 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     const uint32_t first_rank = cta_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&arrived, sizeof(sums));
     cluster_wait();
-    send_sums(sum, arrived, [&](uint32_t u, uint32_t& rank) {
-      const uint32_t number = warp * kUnits + u;
-      rank = first_rank + (number >> (__ffs(units) - 1));   // `units` is a power of two
-      return sums[(number & units - 1) * splits + work.split];
-    });
+    // Each lane finds where one unit of its warp goes, and shuffles tell the other lanes. `units` is a power of two
+    const uint32_t number = warp * kUnits + lane % kUnits, owner = first_rank + (number >> (__ffs(units) - 1));
+    const uint32_t slot = (number & units - 1) * splits + work.split;
+    const uint32_t to = address_in_peer(shared_address(sums[slot]), owner);
+    const uint32_t barrier = address_in_peer(shared_address(&arrived), owner);
+    UNROLL for (int u = 0; u < kUnits; ++u) {
+      const uint32_t unit_address = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16,
+                     unit_barrier = __shfl_sync(0xFFFFFFFFu, barrier, u);
+      store_async(unit_address, reinterpret_cast<const int*>(unit_of(sum, u).v), unit_barrier);
+    }
   }
   zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   if (splits == 1) __syncthreads();
@@ -2907,9 +2903,8 @@ struct SixteenBitPolicy {
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory: two per warpgroup
     // One mbarrier per stage. If a k-block has to be masked, its copies arrive here, and the mask warps wait for them
     uint64_t landed[kStages];
-    // An mbarrier whose phase ends when all consumer warps of the CTAs that share k have read their stages
-    uint64_t stages_read;
-    uint64_t sums_arrived;      // an mbarrier, which counts the bytes of sums from the CTAs that share k
+    // An mbarrier whose phase ends when all consumer warps of the CTAs that share k have written their sums
+    uint64_t sums_written;
     // The box that the CTA sums again, exclusive-ored with `cta` of `finish`; ~0 if there is no box
     uint32_t found;
     int part;                   // the part of the box `found` that the CTA sums
@@ -2920,8 +2915,7 @@ struct SixteenBitPolicy {
     prefetch_tma_descriptor(args.x);
     prefetch_tma_descriptor(args.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.policy.landed[u], 1);
-    ptx::mbarrier_init(&shared.policy.stages_read, kConsumerWarps * kWarpArrivals * args.tiles.splits);
-    ptx::mbarrier_init(&shared.policy.sums_arrived, 1);
+    ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
     shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
   }
   static DEVICE ClusterTile find_tile(const Product& args, int number) {
@@ -3109,7 +3103,7 @@ struct SixteenBitPolicy {
                                      col + j, sum))
         non_finite |= 1u << j;
     };
-    if (kWide || kOnDiagonal || kCols < kBlocksN || args.tiles.splits == 1) {
+    if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
       // The previous tile may have ended with the box that is written first now. All threads must have read that box
       // before it is overwritten
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
@@ -3118,30 +3112,29 @@ struct SixteenBitPolicy {
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // CTA j of the cluster adds up the sums of column j of boxes, in the order of k. All CTAs send CTA j their sums
-      // of column j. The sums go to the stages, so before that all CTAs must have read their stages
-      constexpr int kUnits = kBlock / 8;   // a thread has this many units of 16 bytes of each box
-      auto& sums =
-          *reinterpret_cast<float4(*)[SplitPlan::kMostSplits][kUnits][32 * kConsumerWarps]>(shared.policy.stage);
-      static_assert(sizeof(shared.policy.stage) >= sizeof(sums), "the sums must fit the stages");
-      if (threadIdx.x == 0 && rank < kCols)
-        barrier_arrive_expect_tx(&shared.policy.sums_arrived, args.tiles.splits * sizeof(sums[0]));
-      const uint32_t read = shared_address(&shared.policy.stages_read);
-      arrive_on_ctas(args.tiles.splits, lane, [&](int cta) { barrier_arrive_remote(address_in_peer(read, cta)); });
-      barrier_wait(&shared.policy.stages_read, 0);
-      send_sums(sum, shared.policy.sums_arrived, [&](uint32_t u, uint32_t& to_rank) {
-        to_rank = u / kUnits;
-        return &sums[rank][u % kUnits][threadIdx.x - lane];
+      // Each CTA writes its sums to its own stages. Then each warpgroup of the cluster adds up the sums of its boxes, in
+      // the order of k. It reads the sums of the other CTAs from their shared memory
+      float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
+      static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
+      named_barrier_sync<256>(kConsumersTeam);   // all consumers have read the stages
+      UNROLL for (int u = 0; u < 32 * kCols; u += 4)
+        sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+      __syncwarp();
+      const uint32_t written = shared_address(&shared.policy.sums_written);
+      arrive_on_ctas(args.tiles.splits, lane, [&](int cta) {
+        barrier_arrive_release_cluster(address_in_peer(written, cta));
       });
-      if (rank < kCols) {
-        barrier_wait(&shared.policy.sums_arrived, 0);
+      while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.policy.sums_written, 0)) {}
+      NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * args.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int cta = 0; cta < args.tiles.splits; ++cta) {
-          float4 part[kUnits];   // all loads are issued before the first sum is added
-          UNROLL for (int u = 0; u < kUnits; ++u) part[u] = sums[cta][u][threadIdx.x];
+          const uint32_t peer_address =
+              address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), cta);
+          float4 part[8];   // all loads are issued before the first sum is added
+          UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(peer_address + e * 256 * sizeof(float4));
           UNROLL for (int e = 0; e < 32; ++e) total[e] += reinterpret_cast<const float*>(part)[e];
         }
-        store(0, 0, rank, total);
+        store(0, 0, box / 2, total);
       }
     }
     if (__builtin_expect(non_finite, 0)) {
@@ -3164,9 +3157,11 @@ struct SixteenBitPolicy {
     if (kStoresTwice || !is_masked(args.p)) return;
     sum_barrier<kExactThreads>();
     if (!policy.unfinished[0] && !policy.unfinished[1]) return;
-    // The stages are free. This CTA has waited for all sums that other CTAs send to its stages
-    auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[0]);
-    static_assert(sizeof(memory) <= sizeof(policy.stage[0]), "the exact path needs room");
+    // The first stages hold this CTA's sums, which another CTA of the cluster may still read
+    auto& memory = *reinterpret_cast<ExactMemory*>(policy.stage[kStages - 1]);
+    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);
+    static_assert(sizeof(memory) <= sizeof(policy.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(policy.stage[0]),
+                  "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
     const uint32_t boxes = args.non_finite.boxes, cta = blockIdx.x % kExactThreads;
     uint32_t first = threadIdx.x;   // a thread scans every 256th word once, eight words at a time
@@ -3253,7 +3248,7 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.p = p;
   args.tiles = choose_sixteen_bit_tiles(p, gpu);
   if (args.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  // CTAs that share k wait only for phase 0 of their barriers, so their cluster must not get a second tile
+  // CTAs that share k wait only for phase 0 of sums_written, so their cluster must not get a second tile
   if (args.tiles.splits > 1 && args.tiles.clusters != args.tiles.count) check(cudaErrorUnknown);
   if (args.tiles.tail_tiles) launch_sixteen_bit(last_on_diagonal(p, args.tiles.tail_tiles), gpu);
   // The workspace holds TileQueue's word, then the words of NonFinite. NonFinite has one word per box if an operand has
@@ -4247,25 +4242,43 @@ void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
+// Copies the elements of a block that are below C's diagonal to the opposite side of it, kNear neighbours at once. If
+// kNear exceeds 1, all elements of the block must be below the diagonal.
+template <int kNear, typename Word, int kPitch>
+DEVICE void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
+  using Vector = AlignedArray<Word, kNear>;
+  // Vectors per row of the block, and vectors per thread
+  constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;
+  auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
+  auto first_col = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
+  auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
+  auto element = [&](int m, int n) -> Vector& { return *reinterpret_cast<Vector*>(c + m * p.c_row + n * p.c_col); };
+  Vector loaded[kCount] = {};   // all loads start before the first value is stored
+  UNROLL for (int u = 0; u < kCount; ++u)
+    if (is_below(line(u), first_col(u))) loaded[u] = element(row + line(u), col + first_col(u));
+  UNROLL for (int u = 0; u < kCount; ++u)
+    UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][first_col(u) + e] = loaded[u].v[e];
+  __syncthreads();
+  UNROLL for (int u = 0; u < kCount; ++u) {
+    UNROLL for (int e = 0; e < kNear; ++e) loaded[u].v[e] = block[first_col(u) + e][line(u)];
+    if (is_below(first_col(u), line(u))) element(col + line(u), row + first_col(u)) = loaded[u];
+  }
+}
+
 // Mirrors C, with one CTA per block on or below the diagonal. Word is an integer type of the size of an element.
 template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
+  constexpr int kNear = 16 / sizeof(Word);
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
   const int batches = p.batches, number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
   Word* c = c_matrix<Word>(p, blockIdx.x % batches);
-  constexpr int kCount = kBlock * kBlock / kMirrorThreads, kLines = kMirrorThreads / kBlock;
-  const int first_line = threadIdx.x / kBlock, n = threadIdx.x % kBlock;
-  auto is_below = [&](int m, int n) { return row + m < p.m && col + n < row + m; };
-  auto element = [&](int m, int n) -> Word& { return c[m * p.c_row + n * p.c_col]; };
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
-  Word loaded[kCount] = {};   // all loads start before the first value is stored
-  UNROLL for (int u = 0; u < kCount; ++u)
-    if (const int m = first_line + u * kLines; is_below(m, n)) loaded[u] = element(row + m, col + n);
-  UNROLL for (int u = 0; u < kCount; ++u) block[first_line + u * kLines][n] = loaded[u];
-  __syncthreads();
-  UNROLL for (int u = 0; u < kCount; ++u)
-    if (const int m = first_line + u * kLines; is_below(n, m)) element(col + m, row + n) = block[n][m];
+  if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 &&
+      reinterpret_cast<uintptr_t>(c) % 16 == 0)
+    mirror_block<kNear>(p, c, row, col, block);
+  else
+    mirror_block<1>(p, c, row, col, block);
 }
 """
 

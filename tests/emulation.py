@@ -360,6 +360,11 @@ inline void cluster_wait() {
 inline void there(uint32_t at) {
   if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
 }
+inline float4 load_in_peer(uint32_t at) {
+  there(at);
+  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float4)) fail("a peer that is not there, or not aligned");
+  return *reinterpret_cast<float4*>(at_address(at));
+}
 struct Barrier {
   int32_t bytes;
   uint8_t arrivals, count, phase, begun;   // arrivals: the number that this phase still waits for; begun: whether it was initialised
@@ -389,6 +394,7 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // waits until 
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
   wait_until([&b, parity] { return b.phase % 2 != parity; });
 }
+inline void barrier_arrive_release_cluster(uint32_t barrier) { barrier_arrive_remote(barrier); }
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
 inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");

@@ -67,6 +67,8 @@ HALF_MANY = (22, 450)
 HALF_BATCHES = ((121, 136), (130, 257))
 HALF_OTHERS = (385, 100, 80)  # the arguments N, R and batch of others(), for which tiles have 256 x 256 elements
 HALF_LARGE = 3329  # this N has tiles of 256 x 256; the first tiles are halved, and the last tiles have one row
+# L L^T of this size is computed in its lower half, which `mirror` copies to the upper half: by vectors, and by elements at the edges.
+HALF_MIRRORED = 2056
 # These are M and K of X X^T. Half of C is computed and stored twice. The three sizes use small tiles, small tiles with diagonal pairs, and
 # large tiles.
 HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))
@@ -244,13 +246,18 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """Computes C and dB of single matrices with halved tiles, and symmetric products, of which half is computed and stored twice."""
+    """Computes C and dB of single matrices with halved tiles, and symmetric products, of which half is computed.
+
+    That half is stored twice, or a launch of `mirror` copies it.
+    """
     module._PATH = module._PATHS["hopper"]  # small products, too
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
     for M, K in HALF_TWICE:
         X, Y = (torch.randn(*shape, device="cuda").half() for shape in ((M, K), (K, M)))
         assert finite(torch, module, X, X, *MASKED["X X^T"]) and finite(torch, module, Y, Y, *MASKED["X^T X"])
+    L = torch.randn(HALF_MIRRORED, HALF_MIRRORED, device="cuda").half()
+    assert finite(torch, module, L, L, *MASKED["L L^T"])
 
 
 def mma(torch, module):
@@ -273,10 +280,10 @@ def mma(torch, module):
 
 
 def family(torch, module):
-    """Uses the kernels that compute no products, at sizes that no block divides, and in batches.
+    """Computes small symmetric products and inverses, at sizes that no block divides, and in batches.
 
-    gram uses the kernel that mirrors the lower half of C to the upper half, in words of each size. Inverses are computed in float32 and
-    float64, have several blocks, and are stored by rows and by columns.
+    The symmetric products are stored twice, or computed whole. Inverses are computed in float32 and float64, have several blocks, and are
+    stored by rows and by columns.
     """
     for dtype, path in ((torch.float16, "hopper"), (torch.float32, "auto"), (torch.float64, "auto")):
         module._PATH = module._PATHS[path]
