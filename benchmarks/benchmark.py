@@ -2,6 +2,8 @@
 
     python benchmarks/benchmark.py                       the default suites of this machine
     python benchmarks/benchmark.py --suite forward host  these suites alone
+    python benchmarks/benchmark.py --against before.py --out /tmp/turns --suite forward family backward batch problems
+                                                         times an older model_new.py in turns with this one
 
 Afterwards tables.py makes the documents' tables from the records, and figures.py draws the figures.
 
@@ -12,7 +14,8 @@ process with TRIL_MATMUL_PATH=mma. Other suites run only if they are named. `reg
 
 GPU time is the time between events around one call. Before each call 256 MB are written, so that the L2 holds none of the input. The GPU
 waits until the host has launched everything, so that host time does not count. A row has several sides:
-the reference, ours and, in some suites, further libraries. All sides take turns, so that they run at the same GPU clocks.
+the reference, ours and, in some suites, further libraries. All sides take turns, so that they run at the same GPU clocks. Each round has
+an order of its own, drawn at random: in a fixed order, a side of less than 20 µs differed by up to 0.6 µs from its own copy.
 torch.utils.benchmark and triton.testing would time one function after the other. A row that other processes disturb is measured again, at
 most twice. Errors are relative to the float64 result. Large results are compared in
 random rows and columns. A row whose result is wrong is a failure. docs/results.md has the rest. Exit status: 0, or 1 if anything failed,
@@ -29,6 +32,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import shlex
 import shutil
@@ -44,6 +48,7 @@ import torch
 from torch.utils import collect_env
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))  # check.py lies there
 
 import check  # noqa: E402
@@ -69,6 +74,8 @@ HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A 
 # The runs of examples/distributed.py: (N of the product whose columns are spread over the GPUs, products in the batch, N of the batch)
 DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+# With --against, rows that take longer than before by more than this share are listed at the end of a suite, by these entries.
+SLOWER, LABELS = 0.02, ("what", "problem", "shape", "dtype", "inputs", "tf32")
 # The host makes this many calls in a row without waiting for the GPU. They are few enough that the queue of launches never fills, so the
 # host never has to wait for room in it.
 HOST_CALLS = 100
@@ -113,14 +120,16 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
 class Bench:
     """Holds what the suites share: the files under test, the device, the clock and the arguments."""
 
-    def __init__(self, device, solution=ROOT / "model_new.py", trials=30, seed=0, sizes=None):
+    def __init__(self, device, solution=ROOT / "model_new.py", trials=30, seed=0, sizes=None, against=None):
         self.device, self.solution_file, self.trials, self.seed, self.sizes = device, Path(solution), trials, seed, sizes
+        self.against_file = against
         self.on_gpu = device != "cpu"
         self.synchronize = torch.cuda.synchronize if self.on_gpu else torch.cpu.synchronize
         self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)  # the size of rows that are measured at one size only
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
     solution = functools.cached_property(lambda self: load(self.solution_file))
+    against = functools.cached_property(lambda self: self.against_file and load(self.against_file))
     peers = functools.cached_property(lambda self: load(ROOT / "benchmarks" / "peers.py"))
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
@@ -131,9 +140,11 @@ class Bench:
         return [measures.PROBLEMS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
     def sides(self, *operands, problem="lower"):
-        """Returns {"reference": call, "ours": call}. Each call takes no arguments and multiplies these operands."""
+        """Returns {"reference": call, "ours": call}, with --against also "before". Each call takes no arguments and multiplies these
+        operands."""
         prefix = measures.PROBLEMS[problem].prefix
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
+        models |= {"before": getattr(self.against, prefix + "ModelNew")} if self.against else {}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
     def others(self, prepare, *operands):
@@ -155,8 +166,10 @@ class Bench:
         with the spread of each call's times, under the call's name, and with the numbers of trials and of attempts."""
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else measures.Moment
 
+        order = random.Random(self.seed)
+
         def rounds(number, ahead=0.0):
-            marks = [(name, moment(), moment()) for _ in range(number) for name in calls]
+            marks = [(name, moment(), moment()) for _ in range(number) for name in order.sample([*calls], len(calls))]
             if ahead and self.on_gpu:
                 torch.cuda._sleep(
                     int(2e9 * ahead)
@@ -257,6 +270,7 @@ class Record:
         for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
             row[side] |= {"norm_error": norm, "worst_error": worst}
         row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
+        row |= {"change": row["ours"]["median_us"] / row["before"]["median_us"] - 1} if "before" in row else {}
         row |= {} if limit is None else {"within_contract": worst <= limit}
         self.add(row)
         if not row.get("within_contract", True):  # an error of NaN fails here, too
@@ -374,14 +388,15 @@ def suite_family(bench, record):
     draw, half, alone = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
-    ours, cublas = bench.solution, bench.peers
-    # what: (number of drawn matrices, a function of these that returns X and Y, our function). If Y is None, X is inverted.
+    cublas = bench.peers
+    # what: (number of drawn matrices, a function of these that returns X and Y, the name of our function, its options). If Y is None, X is
+    # inverted.
     family = {
-        "X X^T": (1, lambda A: (A, A.mT), ours.gram),
-        "L X": (2, lambda A, B: (A.tril(), B), ours.triangular_matmul),
-        "L L^T": (1, lambda A: ((L := A.tril()), L.mT), functools.partial(ours.gram, structure="lower")),
-        "L U": (2, lambda A, B: (A.tril(), B.triu()), ours.lu_matmul),
-        "L^-1": (1, lambda A: (A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device), None), ours.triangular_inverse),
+        "X X^T": (1, lambda A: (A, A.mT), "gram", {}),
+        "L X": (2, lambda A, B: (A.tril(), B), "triangular_matmul", {}),
+        "L L^T": (1, lambda A: ((L := A.tril()), L.mT), "gram", {"structure": "lower"}),
+        "L U": (2, lambda A, B: (A.tril(), B.triu()), "lu_matmul", {}),
+        "L^-1": (1, lambda A: (A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device), None), "triangular_inverse", {}),
     }
     for what, shapes, dtypes, further in (  # further: {side: a function of X and Y that returns the side's call}
         ("X X^T", squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"], {"cublas": lambda X, Y: cublas.ssyrk(X)}),
@@ -391,7 +406,7 @@ def suite_family(bench, record):
         ("L U", special, half, {}),
         ("L^-1", small, half[:1], {}),
     ):
-        number, factors, function = family[what]
+        number, factors, function, options = family[what]
         for dtype, shape in itertools.product(dtypes, shapes):
             row = {"what": what, "shape": " x ".join(map(str, shape)), "dtype": dtype}
             with record.row(" ".join(row.values())) as fail:
@@ -401,7 +416,11 @@ def suite_family(bench, record):
                 if Y is None:
                     one = torch.eye(shape[-1], device=bench.device).expand(shape)
                     today, drawn = functools.partial(torch.linalg.solve_triangular, X, one, upper=False), [X]
-                calls = {"reference": today, "ours": functools.partial(function, *drawn)}
+                calls = {"reference": today, "ours": functools.partial(getattr(bench.solution, function), *drawn, **options)}
+                # Inverses have no side `before`. They always go through torch's dispatcher, which has one operator per name, so both files
+                # would run the kernel of the file that was loaded last.
+                if bench.against and Y is not None:
+                    calls["before"] = functools.partial(getattr(bench.against, function), *drawn, **options)
                 calls |= bench.others(further, X, Y)[0]
                 results = {side: call() for side, call in calls.items() if side != "copy"}
                 if what == "X X^T" and "cublas" in results:  # cuBLAS writes only the lower half
@@ -725,6 +744,9 @@ def run_suite(name, bench, folder, commit=None):
         record.content["complete"] = True
     record.content["seconds"] = round(time.perf_counter() - start, 1)
     record.write()
+    for row in record.content["rows"]:
+        if row.get("change", 0.0) > SLOWER:
+            print(f"   {100 * row['change']:+.1f} % against `before`: {' '.join(str(row[key]) for key in LABELS if key in row)}")
     print(f"   {record.content['seconds']} s, written to {record.path}", flush=True)
     with contextlib.suppress(RuntimeError):  # after a CUDA error, already reported, empty_cache fails as well; `build` can still run
         torch.cuda.empty_cache()  # since the next suite has other sizes
@@ -741,13 +763,14 @@ def parse_arguments(arguments):
     add(
         "--out",
         type=Path,
-        default=ROOT / "benchmarks" / "results",
+        default=RESULTS,
         metavar="DIR",
         help="the folder whose JSON files are replaced (default: benchmarks/results)",
     )
     add("--commit", help="the commit to record, if git cannot tell it")
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="the file to time (default: model_new.py)")
+    add("--against", type=Path, metavar="FILE", help="an older file, timed in turns as the side `before`; needs an --out of its own")
     given = parser.parse_args(arguments)
     given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
     need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]
@@ -757,8 +780,12 @@ def parse_arguments(arguments):
     forced = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if forced != "auto" and [forced] != given.suite:
         parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: unset, or --suite {FORCED} alone")
-    if not (given.solution.is_file() and given.solution.suffix == ".py"):
-        parser.error(f"argument --solution: {given.solution} is no Python file; accepted: one with model_new.py's functions")
+    for name in ("solution", "against"):
+        file = getattr(given, name)
+        if file is not None and not (file.is_file() and file.suffix == ".py"):
+            parser.error(f"argument --{name}: {file} is no Python file; accepted: one with model_new.py's functions")
+    if given.against and given.out.resolve() == RESULTS:
+        parser.error(f"argument --out: {given.out} holds the records of one file; with --against, another folder is accepted")
     return given
 
 
@@ -766,7 +793,7 @@ def main(arguments):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")  # both sides promise float32 accuracy with this setting
     failures, threads = [], torch.get_num_threads()
-    benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes) for device in ("cuda", "cpu")}
+    benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes, given.against) for device in ("cuda", "cpu")}
     for name in dict.fromkeys(given.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
             # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported. A second copy of the

@@ -1,6 +1,7 @@
 """The benchmark writes records with all that a reader needs, and the tables in the documents are made from them and nothing else."""
 
 import contextlib
+import functools
 import json
 import math
 import re
@@ -132,6 +133,32 @@ def run_suites(suites, stand_in, folder, *names):
             for limit, value in (("REQUEST_SECONDS", {"cpu": 0.02}), ("MOST_CALLS", {"cpu": 24}), ("CHECK_SECONDS", 1.0), ("ROUNDS", 2)):
                 patch.setattr(check, limit, value)
             assert suites.run_suite(name, bench, folder, commit="abc123") == []
+
+
+def test_an_older_file_is_timed_in_turns(suites, stand_in, tmp_path, monkeypatch, capsys):
+    """Every product has a side `before`, with its error. Rows that take more than 2 % longer than that side are listed at the end."""
+    before = tmp_path / "before.py"
+    before.write_text(STAND_IN)
+    bench = suites.Bench("cpu", stand_in, trials=5, sizes=[24], against=before)
+    assert bench.against.__file__ == str(before) and bench.solution.__file__ == str(stand_in)
+    us = {"reference": 9.0, "before": 10.0, "ours": 10.1}
+    monkeypatch.setattr(bench, "alternate", lambda calls: {side: {**SIDE, "median_us": us.get(side, 1.0)} for side in calls})
+    for ours, listed in ((10.1, 0), (10.3, 1)):
+        us["ours"] = ours
+        for suite in ("family", "backward"):
+            assert suites.run_suite(suite, bench, tmp_path, commit="abc123") == []
+            rows = json.loads((tmp_path / f"{suite}.json").read_text())["rows"]
+            compared = [row for row in rows if row.get("what") != "L^-1"]
+            assert len(compared) >= 3 and not any("before" in row for row in rows if row not in compared)
+            assert all(row["change"] == pytest.approx(ours / 10 - 1) and row["before"]["worst_error"] < 1e-2 for row in compared)
+            assert capsys.readouterr().out.count("+3.0 % against `before`") == listed * len(compared)
+
+
+def test_sides_take_turns_in_random_order(suites):
+    order = []
+    suites.Bench("cpu", trials=30).alternate({side: functools.partial(order.append, side) for side in ("reference", "ours", "before")})
+    rounds = [tuple(order[n : n + 3]) for n in range(0, len(order), 3)]
+    assert len(rounds) >= 30 and all(len({*each}) == 3 for each in rounds) and len({*rounds}) == 6
 
 
 def test_the_last_call_is_what_the_profile_tells(suites, stand_in, tmp_path):
@@ -368,6 +395,8 @@ def test_rows_and_columns_are_sampled_at_large_sizes(suites, monkeypatch):
         (["--suite", "speed"], "argument --suite: invalid choice: 'speed'"),
         (["--suite", "cpu", "--solution", "README.md"], "--solution: README.md is no Python file"),
         (["--suite", "cpu", "--solution", "nowhere.py"], "--solution: nowhere.py is no Python file"),
+        (["--suite", "cpu", "--against", "nowhere.py"], "--against: nowhere.py is no Python file"),
+        (["--suite", "cpu", "--against", "check.py"], "holds the records of one file; with --against, another folder is accepted"),
         pytest.param(
             ["--suite", "cpu", "forward"],
             "--suite: forward need a CUDA GPU, and torch sees none; accepted without one: registers, cpu, nan",
