@@ -579,8 +579,9 @@ struct alignas(16) ClusterTile {
 };
 
 // Numbers the tiles of a batch, the longest first. At each position of C, the tiles of all products have successive
-// numbers. The 16-bit kernel calls find_tile. There, numbers stand for whole tiles, for column halves of tiles, and for
-// halves of diagonal pairs. The fp16x3 kernel calls find_split, where numbers stand for splits of whole tiles.
+// numbers. The 16-bit kernel calls find_tile. Its numbers stand for whole tiles, for column halves of tiles (see
+// column_split_tiles), and for halves of diagonal pairs (see diagonal_pairs). The fp16x3 kernel calls find_split. Its
+// numbers stand for splits of whole tiles.
 struct ClusterTiles {
   TileOrder order;
   int batches;
@@ -824,8 +825,9 @@ constexpr int64_t kLargeTileTime = 100, kHalfTileTime = 60, kSmallTileTime = 60,
                   kTailTime = 20;
 // The start and end of a tile take as long as this many k-blocks.
 constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;
-// The tail tiles are the large tiles that are left over when all clusters have computed equally many. They get a launch
-// of their own if there is at most one tail tile per 12 SMs, and if each has at least 64 k-blocks.
+// The tail tiles are the large tiles that are left over when all clusters have computed equally many. In a single X X^T
+// whose m is a multiple of 256 they may get a launch of their own. For that, there must be at most one tail tile per 12
+// SMs, and each must have at least 64 k-blocks.
 constexpr int64_t kTailSms = 12, kMinTailKBlocks = 64;
 // 2026-11-23. With a triangular operand, a tile is computed as two column halves if its length is more than 6 / 5 of
 // the average work of a cluster. In such products the overhead of a small tile counts as four k-blocks.
@@ -1069,7 +1071,7 @@ namespace ptx = cuda::ptx;
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
 #else
-constexpr int kArch = 900;   // host code assumes Hopper
+constexpr int kArch = 900;   // device code needs some value in the host's pass too; no host code depends on it
 #endif
 
 // ---- PTX: addresses, clusters.
@@ -1923,8 +1925,9 @@ DEVICE SumUnit<Acc> unit_of(const Acc (&sum)[kCount], int u) {
   return unit;
 }
 
-// The CTAs that share a tile divide the tile's units among themselves. Each CTA gets its units of all splits, and adds
-// them up. The layout is [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
+// One unit of each lane of a warp makes 512 bytes, which count as one unit of the warp. The CTAs that share a tile
+// divide the units of its warps among themselves. Each CTA gets its units of all splits, and adds them up. The layout
+// is [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
@@ -2056,10 +2059,11 @@ static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const G
 
 # ---- The split-tf32 kernel: float32 products too small for the fp16x3 kernel, on tensor cores. ----
 #
-# Takes float32 operands with a stride of 1, along k or along their lines. Produces all of C, in one launch and without
-# a workspace. Nothing is packed: each CTA splits the elements of its k-blocks into two tf32 numbers. It splits X in
-# registers, and Y from a stage into a second buffer in shared memory. Small products are faster without packing. Large
-# products are faster with packing, since the tensor cores take twice as long for tf32 as for float16.
+# Takes float32 operands that have a stride of 1 along k (K-major) or from line to line (MN-major). Produces all of C,
+# in one launch and without a workspace. Nothing is packed: each CTA splits the elements of its k-blocks into two tf32
+# numbers. It splits X in registers, and Y from a stage into a second buffer in shared memory. Small products are faster
+# without packing. Large products are faster with packing, since the tensor cores take twice as long for tf32 as for
+# float16.
 _CUDA_SPLIT_TF32 = r"""
 // ---- Split-tf32 kernel: sizes, and shared memory.
 
@@ -2214,8 +2218,8 @@ _CUDA_MMA = r"""
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;
 constexpr int kMmaSteps = 4;   // a k-block has four steps of 32 bytes of k
-// The number of steps of eight k that are summed between two promotions of float32. It is smaller before Hopper, since
-// older tensor cores truncate sums twice as often, and one bit earlier.
+// The number of steps of eight k that are summed between two promotions of float32. It is smaller before Hopper: older
+// tensor cores truncate a sum twice as often, and keep one bit less each time.
 constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;
 // A warp computes kWarpMN x kWarpMN elements of C, as kTilesM x kTilesN tiles of mma, each 16 x 8.
 constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;
@@ -2505,8 +2509,8 @@ struct SharedMemory {
   typename Policy::Memory policy;
   ClusterTile next[kQueued];      // the ring of tiles from the queue
   uint64_t next_full[kQueued];    // one mbarrier per entry of the ring; a phase ends when the tile has arrived
-  // Two mbarriers per stage. A phase of `full` ends when the data of a k-block have arrived. A phase of `empty` ends
-  // when all consumers have read the stage
+  // Two mbarriers per stage. A phase of `full` ends when the data of the stage have arrived and, where necessary, have
+  // been masked. A phase of `empty` ends when all consumers have read the stage
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
@@ -2869,12 +2873,12 @@ DEVICE bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int
 // of the block is kept. Otherwise the upper triangle is kept.
 DEVICE void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  // The diagonal crosses chunk diagonal_chunk. With `lower` its first num_kept elements are kept. Otherwise all of its
-  // other elements are kept
-  const int diagonal_chunk = row / 8, num_kept = row % 8 + lower;
+  // The diagonal crosses chunk diagonal_chunk. With `lower`, its first num_first elements are kept, and the others
+  // become zero. Without `lower`, its first num_first elements become zero, and the others are kept
+  const int diagonal_chunk = row / 8, num_first = row % 8 + lower;
   const uint4 v = *chunk(diagonal_chunk);
   auto part = [&](uint32_t two, int u) {
-    const uint32_t first = num_kept >= 2 * u + 2 ? ~0u : num_kept == 2 * u + 1 ? 0xFFFFu : 0u;
+    const uint32_t first = num_first >= 2 * u + 2 ? ~0u : num_first == 2 * u + 1 ? 0xFFFFu : 0u;
     return two & (lower ? first : ~first);
   };
   *chunk(diagonal_chunk) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
@@ -3112,8 +3116,8 @@ struct SixteenBitPolicy {
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // Each CTA writes its sums to its own stages. Then each warpgroup of the cluster adds up the sums of its boxes, in
-      // the order of k. It reads the sums of the other CTAs from their shared memory
+      // Each CTA writes its sums to its own stages. Then each warpgroup of the cluster adds up the sums of its boxes,
+      // in the order of k. It reads the sums of the other CTAs from their shared memory
       float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // all consumers have read the stages
@@ -3344,8 +3348,9 @@ DEVICE void promote(const float* sums, float x_unscale, float y_unscale, float* 
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
   } else if (y_unscale != 0.0f) {
-    // The product of the two factors is not a normal number, so they are applied one by one. The larger factor comes
-    // first. In the other order, small sums would be rounded to multiples of 2^-149 before they grow.
+    // The product of the two factors is not a normal number, so they are applied one by one. Either both are below 1 or
+    // both are above 1. The larger one comes first: its product with a small sum is rarely below 2^-126, where it would
+    // be rounded. So as a rule only the multiply-add rounds
     UNROLL for (int u = 0; u < 32; ++u)
       total[u] = fmaf(sums[u] * fmaxf(x_unscale, y_unscale), fminf(x_unscale, y_unscale), total[u]);
   }
@@ -4360,8 +4365,8 @@ _CUDA_FP16X3_LAUNCH = r"""
 // ---- fp16x3, launching: what is to be packed.
 
 // [begin workspace]
-// Describes the matrices of an operand for packing, transposed if k_is_row says so. A matrix that the whole batch
-// shares counts once.
+// Describes the packed matrices of an operand. Their rows are the operand's lines and their columns are k, or the other
+// way round if k_is_row is true. A matrix that the whole batch shares counts once.
 static Packed describe_packed(const Product& p, Operand operand) {
   Packed to = operand == kX
                   ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_range != KRange::kAll}
@@ -5009,9 +5014,9 @@ _MODULE_CODE = sys._getframe().f_code  # the code of this file, however it is ex
 def _add_lines(strings):
     """Returns the strings of C++ with a #line directive before each. So compilers and profilers name this file's lines.
 
-    The code object knows the line at which a string begins, even if this file is executed from a string. A notebook
-    executes the statements of a cell one by one, so the line is found in the text of the cell. A string that is made at
-    run time has no line.
+    The code object knows the line at which a string begins, even if this file is executed from a string. In a notebook
+    each statement of a cell has a code object of its own, and _MODULE_CODE is that of a single statement. There, the
+    line is found in the text of the cell. A string that is made at run time has no line.
     """
     begins = {}
     for instruction in dis.get_instructions(_MODULE_CODE):
@@ -5326,7 +5331,8 @@ def _private(path):
 _DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
 _keys_of = _private("_C._dispatch_keys")
 _keys_around = _private("_C._dispatch_tls_local_include_set")  # keys that modes, transforms and tracing add to a call
-# A context in which an autograd.Function may record the derivative of the innermost level of nested derivatives
+# torch.func nests derivatives in levels. In this context an autograd.Function may record a derivative, of the innermost
+# level alone
 _allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
@@ -5465,8 +5471,8 @@ _BLOCK = 128
 # the second one is for a batch.
 _LARGEST_DENSE = 240, 320
 _SUMMED = 16  # rows or columns in a block of _running_sums
-# A batch is multiplied in parts that stay in a CPU's caches. A part has at most this many elements. If a single matrix
-# has more, each part is one matrix.
+# A batch of products of two triangles is multiplied in parts that stay in a CPU's caches. A part of dense products has
+# at most this many elements, but at least one matrix. Products in blocks take one matrix at a time.
 _CACHED = 2**18
 
 

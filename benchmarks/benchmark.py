@@ -383,8 +383,8 @@ def measure_products(suite, bench, record):
 
 
 def suite_family(bench, record):
-    """Measures the other products of triangular and symmetric matrices, and the inverse. The reference is what users of PyTorch write
-    today."""
+    """Measures the products with one triangular operand, with a symmetric result or of L and U, and the inverse. The reference is
+    torch.matmul, and torch.linalg.solve_triangular for the inverse."""
     draw, half, alone = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints a table of the kernels that compute products on an H200, with their tiles and the number of splits.
+"""Prints a table of the kernels that compute products on an H200, with their tiles and the largest number of splits.
 
 The policy section of model_new.py makes these decisions.
 

@@ -103,7 +103,7 @@ def describe(device, paths):
 def problems(folder, every, only):
     """Returns {name: file} of the problems. A name is level1/19, for example.
 
-    The order mixes levels and numbers. So a series that is cut short has judged some problems of each level.
+    Without `only`, the order mixes levels and numbers. So a series that is cut short has judged some problems of each level.
     """
     found = []
     for level in LEVELS:

@@ -67,8 +67,8 @@ class Row(dict):
     # Properties of a row
     ratio = property(lambda row: ratio(row["ratio"]))
     quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
-    # If a side was disturbed, this is the smaller of two ratios: that of the medians, and that of the 10th percentiles, which stand for
-    # undisturbed calls. Noise can therefore not hide that ours is slower.
+    # The ratio of the medians. If a side was disturbed, the ratio of the 10th percentiles counts if it is smaller. A 10th percentile stands
+    # for calls that nothing disturbed, so slow calls of the reference alone do not make ours look faster.
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
     dims = property(lambda row: [int(side) for side in row["shape"].split(" x ")])

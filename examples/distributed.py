@@ -176,7 +176,7 @@ class ColumnBlocks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, G):
-        """Adds up each gradient from masked products, which the same operator computes."""
+        """Computes dA and dB as sums of masked products. The operator tril_matmul.product computes these."""
         A, B = ctx.saved_tensors
         dA, dB = torch.zeros_like(A), torch.zeros_like(B)
 

@@ -140,7 +140,7 @@ def pytest_runtest_protocol(item):
         return result
 
 
-# ---- What is skipped: one line. --------------------------------------------------------------------------------------
+# ---- A line that counts the skipped tests. ---------------------------------------------------------------------------
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -245,14 +245,14 @@ struct Later {
 struct Thread {
   Context context;
   Later<bool, 16> can_go_on;   // the condition that the thread waits for; empty before its first wait
-  Thread* next;                // the next thread of the cluster; the last thread points to the first
+  Thread* next;                // the thread of the cluster that takes its turn next, in a ring; `late` reverses the ring
   unsigned x;
   bool done = false;
   Block* block;
   std::vector<Later<void, 32>> copies;     // cp.async copies that have not arrived
-  std::vector<size_t> groups;              // the number of copies at the end of each commit group
+  std::vector<size_t> groups;              // per commit group: the index in `copies` behind the group's last copy
   std::vector<Later<void, 88>> products;   // wgmma products that have not been computed
-  std::vector<size_t> batches;             // the number of products at the end of each commit group
+  std::vector<size_t> batches;             // per commit group: the index in `products` behind the group's last product
   int met = 0;                             // how often the thread has arrived at the cluster's barrier
   bool written = false;                    // see Block::written
 };
@@ -410,8 +410,8 @@ uint4& uint4::operator=(const uint4& v) {
   if (at < current->block->bytes) note_written();
   return *this;
 }
-// The variable in the CTA's shared memory for which a static variable stands in. Its address is a multiple of the alignment that it asks
-// for, but not of twice this alignment.
+// The variable in the CTA's shared memory for which the static variable `stand_in` stands. Its address has the alignment of its type, but
+// not twice this alignment, so that a kernel which relies on more fails.
 #define IN_SHARED_MEMORY(stand_in) in_shared_memory(stand_in, __alignof__(stand_in))
 constexpr size_t kVariableBytes = 49 * 1024;
 template <typename T>
@@ -524,8 +524,8 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 }
 
 // Adds eight tf32 products to a sum as tensor cores do, by the models of MMA-Sim (github.com/microsoft/MMA-Sim). The authors of MMA-Sim
-// compared the models with GPUs. Bits that lie kBits or more below the largest exponent are cut off. Ampere and Ada add four products at a
-// time. This function takes three times as long as a float64 sum, so it is used only in tests about the bits that are cut off.
+// compared the models with GPUs. Bits that lie more than kBits below the largest exponent are cut off. Ampere and Ada add four products at
+// a time. This function takes three times as long as a float64 sum, so it is used only in tests about the bits that are cut off.
 bool cuts_off = false;
 inline float tensor_core_sum(float sum, const double* a, const double* b) {
   constexpr int kBits = kArch >= 900 ? 25 : 24, kTerms = kArch >= 900 ? 8 : 4;
@@ -588,7 +588,7 @@ inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-int multiplying = 0;   // the number of the call of multiply() that runs, or 0
+int multiplying = 0;   // the call of multiply() that is running, counted from 1; 0 if none is
 
 // Computes the products of a warp, except for the last `pending` groups. The last lane that arrives computes the products of all lanes, one
 // after the other. Shared memory does not change in this time, so that numbers_of may reuse what it has converted.

@@ -139,7 +139,7 @@ def module(name, folder="benchmarks"):
 
 
 def execute(text=None):
-    """Executes the text of model_new.py as KernelBench and notebooks do, in a dict without __name__. Returns the dict."""
+    """Executes the text of model_new.py in an empty dict, as KernelBench does, and returns the dict. Not even __name__ is in it before."""
     room = {}
     exec(compile(SOURCE.read_text() if text is None else text, "<model_new>", "exec"), room)
     return room
@@ -203,7 +203,7 @@ def bits(T):
 
 def computed(function, A, B, G, times):
     """Makes `times` calls, and then `times` backward passes through the last call's graph. Returns {name: results} for C, dA and dB. On a
-    GPU the memory that torch's allocator hands out for a call or a pass holds NaN."""
+    GPU freed memory of the results' sizes is filled with NaN before each call and each pass, so that an unwritten element is found."""
     A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
     results = {"C": [], "dA": [], "dB": []}
     for _ in range(times):
@@ -501,7 +501,7 @@ def hooked(text, definitions):
     return changed
 
 
-# Sections of the CUDA source that launch nothing compile as C++ after this text.
+# The CUDA source's sections of types, schedule and policy include no header of CUDA. With this text in front they compile as C++.
 HOST_PRELUDE = r"""
 #include <algorithm>
 #include <cmath>

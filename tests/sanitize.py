@@ -222,7 +222,10 @@ def half_shared(torch, module):
 
 
 def half_many(torch, module):
-    """Computes products in which a CTA computes several tiles of 128 x 128 in turn, by rows of C or, for C^T, by columns."""
+    """Computes products in which a CTA computes several tiles of 128 x 128, one after the other.
+
+    C of lower triangles is stored by rows. For upper triangles the kernel computes C^T, and stores it by columns.
+    """
     module._PATH = module._PATHS["hopper"]  # small products, too
     batch, N = HALF_MANY
     X, Y = (torch.randn(batch, N, N, device="cuda").half() for _ in range(2))
@@ -327,7 +330,7 @@ def child(tool, kernels):
         assert computed <= {name.partition("_")[0]}, f"{name} has to be computed by one kernel"
 
 
-# ---- The pairs, side by side. ----------------------------------------------------------------------------------------
+# ---- Running the pairs of a tool and a kernel side by side. ----------------------------------------------------------
 
 ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
