@@ -1,25 +1,30 @@
-"""Measures time and error of model_new.py and of the references in reference_model.py. Writes the records for the documents' tables.
+"""Measures times and errors of model_new.py beside those of torch, and writes them as records, one JSON file per suite.
 
-    python benchmarks/benchmark.py                       the default suites of this machine
-    python benchmarks/benchmark.py --suite forward host  these suites alone
+    python benchmarks/benchmark.py                       runs the default suites of this machine
+    python benchmarks/benchmark.py --suite forward host  runs only these suites
     python benchmarks/benchmark.py --against before.py --out /tmp/turns --suite forward family backward batch problems
                                                          times an older model_new.py in turns with this one
 
-Afterwards tables.py makes the documents' tables from the records, and figures.py draws the figures.
+After a run, tables.py writes the documents' tables from the records, and figures.py draws the figures.
 
-By default these suites run on a CUDA GPU: `forward`, `problems`, `backward`, `batch`, `mma`, `family`, `host`, `determinism` and `build`.
-The cases of the first five are listed in measure_products. `mma` measures the kernel that runs on every GPU from Ampere on. It runs in a
-process with TRIL_MATMUL_PATH=mma. Other suites run only if they are named. `registers` needs no GPU. `cpu` and `nan` run on the CPU, and
-`cpu` is the default where there is no GPU. The docstring of each suite says what it measures.
+If torch sees a CUDA GPU, the default suites are `forward`, `problems`, `backward`, `batch`, `mma`, `family`, `host`, `determinism` and
+`build`. Without a GPU the default is `cpu`. Any other suite runs only if it is named. The suites `cpu` and `nan` run on the CPU, and
+`registers` needs nvcc but no GPU. `mma` measures the mma kernel, which serves every GPU from Ampere on. It runs in a process of its own,
+with TRIL_MATMUL_PATH=mma. measure_products lists the cases of `forward`, `problems`, `backward`, `batch`, `mma`, `peers` and `cpu`. For
+any other suite NAME, the docstring of suite_NAME says what it measures.
 
-GPU time is the time between events around one call. Before each call 256 MB are written, so that the L2 holds none of the input. The GPU
-waits until the host has launched everything, so that host time does not count. A row has several sides:
-the reference, ours and, in some suites, further libraries. All sides take turns, so that they run at the same GPU clocks. Each round has
-an order of its own, drawn at random: in a fixed order, a side of less than 20 µs differed by up to 0.6 µs from its own copy.
-torch.utils.benchmark and triton.testing would time one function after the other. A row that other processes disturb is measured again, at
-most twice. Errors are relative to the float64 result. Large results are compared in
-random rows and columns. A row whose result is wrong is a failure. docs/results.md has the rest. Exit status: 0, or 1 if anything failed,
-or 2 for bad arguments.
+The calls that a row compares are its sides: the reference, ours and, in some suites, further calls such as cuBLAS's. The time of a side
+is the time between two events around one call, which are CUDA events on a GPU. Before each call 256 MB are written, so that the L2 holds
+none of the input. The GPU sleeps while the host launches the calls, so that the host's time does not count. The sides take turns, so that
+they run at the same GPU clocks. torch.utils.benchmark and triton.testing would time one side after the other. The order of the sides is
+drawn at random in each round. In a fixed order, the times of calls of less than 20 µs were off by up to 0.6 µs, whatever their code was
+(H200). If other processes disturb a row, it is measured again, at most twice.
+
+Errors are measured against the product in float64, or against exact sums if the product itself is float64. A product with more than 8192
+rows or columns is compared only where 256 random rows meet 256 random columns. Gradients and inverses are always compared in full. A row
+fails if our worst error exceeds its limit. docs/results.md explains how to read the tables.
+
+Exit status: 0, or 1 if anything failed, or 2 for bad arguments.
 """
 
 import argparse
@@ -54,15 +59,15 @@ sys.path.insert(0, str(ROOT))  # check.py lies there
 import check  # noqa: E402
 from judge import measures  # noqa: E402
 
-# These bytes are written before each call to empty the L2. They are several times the L2 of any GPU so far. KernelBench writes as many.
+# This many bytes are written before each call to empty the L2. They are five times the L2 of an H200. KernelBench writes as many.
 FLUSH_BYTES = 256 << 20
 MIN_TRIALS = 5
-# A row is measured at most this often. It is repeated while its times vary so much that other processes must have used the machine.
+# A row is measured at most this many times. It is measured again if its times vary so much that other processes must have been at work.
 MOST_ATTEMPTS = 3
-ROW_SECONDS = 1.0  # about how long the trials of one row may take; rows of large sizes therefore get fewer trials
-WARM_SECONDS = 0.1  # calls run for this long before a row is measured, because an idle GPU runs at a fraction of its clock
-FULL_ERROR_EDGE = 8192  # the longest side up to which a result is compared in every element
-SAMPLED_LINES = 256  # the number of random rows, and of random columns, in which a larger result is compared
+ROW_SECONDS = 1.0  # a row gets as many trials as fit into this time, but at least MIN_TRIALS and at most --trials
+WARM_SECONDS = 0.1  # on a GPU, calls run for this long before a row is measured, because an idle GPU lowers its clock
+FULL_ERROR_EDGE = 8192  # products with at most this many rows and columns are compared in every element
+SAMPLED_LINES = 256  # larger products are compared only where this many random rows meet this many random columns
 
 HALF_SIZES = (64, 256, 512, 1000, 1024, 2048, 3000, 4096, 8192)
 # The runs of check.py in the suite `check`: (problem, dtype, TRIL_MATMUL_PATH, further options of check.py)
@@ -74,7 +79,8 @@ HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A 
 # The runs of examples/distributed.py: (N of the product whose columns are spread over the GPUs, products in the batch, N of the batch)
 DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-# With --against, rows that take longer than before by more than this share are listed at the end of a suite, by these entries.
+# With --against, the end of a suite lists the rows in which ours takes longer than the older file by more than the share SLOWER. It names
+# each of these rows by the entries in LABELS.
 SLOWER, LABELS = 0.02, ("what", "problem", "shape", "dtype", "inputs", "tf32")
 # The host makes this many calls in a row without waiting for the GPU. They are few enough that the queue of launches never fills, so the
 # host never has to wait for room in it.
@@ -89,11 +95,13 @@ positive = check.number(int, 1, 10**9)
 @torch.no_grad()
 def product_errors(X, Y, results, keep=None):
     """Returns [(normwise error, worst componentwise error)], with one pair for each of the results, and a phrase that says which elements
-    were compared. The results are of the product X @ Y. `keep` selects the part of the product that exists. An error where |X| |Y| is zero
-    counts as infinite. An error of NaN stays NaN.
+    were compared.
 
-    X is (..., M, K) and Y is (..., K, N). They are float32, float16, bfloat16 or, without leading dimensions, float64. If Y is None, the
-    results are inverses of X, which is lower triangular.
+    The results are of the product X @ Y, where X is (..., M, K) and Y is (..., K, N). If Y is None, the results are inverses of X, which is
+    lower triangular. `keep` is a function such as torch.tril, and only the elements that it keeps are compared. Without `keep` all elements
+    of a product are compared, or some of them if the product is large, and the lower triangle of an inverse. A componentwise error is
+    relative to |X| |Y|, or to |C| |X| |C| for the inverse C of X. Where this magnitude is zero, any error is infinite. The error of a NaN
+    is NaN.
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if keep is None and Y is not None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
@@ -111,8 +119,8 @@ def product_errors(X, Y, results, keep=None):
 
 
 def error_limit(dtype, terms, reference_worst, tf32=False):
-    """Returns the largest componentwise error that a result may have. It is the judge's bound, or twice the reference's error if that is
-    larger, plus the rounding of a 16-bit result."""
+    """Returns the largest componentwise error that a result may have. This is the larger of two numbers: the judge's first bound (see
+    measures.allowed), and twice the reference's worst error. A 16-bit result may have one rounding more."""
     rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
     return max(measures.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
@@ -125,7 +133,8 @@ class Bench:
         self.against_file = against
         self.on_gpu = device != "cpu"
         self.synchronize = torch.cuda.synchronize if self.on_gpu else torch.cpu.synchronize
-        self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)  # the size of rows that are measured at one size only
+        # Cases that measure_products, suite_family and suite_infinite measure at a single N have this N.
+        self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
     solution = functools.cached_property(lambda self: load(self.solution_file))
@@ -134,21 +143,22 @@ class Bench:
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
     def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
-        """Returns A and B, drawn as check.py draws them. Triangular matrices hold zeros outside their triangle, because the reference reads
-        whole matrices."""
+        """Returns A and B, drawn from one of check.py's distributions, which `inputs` names. Triangular matrices hold zeros outside their
+        triangle, because the reference reads whole matrices."""
         draw = measures.Draw(self.seed, inputs, torch.device(self.device))
         return [measures.PROBLEMS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
     def sides(self, *operands, problem="lower"):
-        """Returns {"reference": call, "ours": call}, with --against also "before". Each call takes no arguments and multiplies these
-        operands."""
+        """Returns {"reference": call, "ours": call}. With --against the dict also has "before", the call of the older file. Each call takes
+        no arguments and multiplies these operands."""
         prefix = measures.PROBLEMS[problem].prefix
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
         models |= {"before": getattr(self.against, prefix + "ModelNew")} if self.against else {}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
     def others(self, prepare, *operands):
-        """Returns {name: call} for other ways to compute the product of these operands, and {name: reason} for unavailable ways."""
+        """Returns {name: call} for further sides of a row, and {name: reason} for sides that are unavailable. `prepare` maps the name of a
+        side to a function that takes the operands and returns the call."""
         calls, skipped = {}, {}
         for name, prepared in prepare.items():
             try:
@@ -158,12 +168,12 @@ class Bench:
         return calls, skipped
 
     def path_of(self, A, B, problem="lower"):
-        """Returns what the solution's own `explain` says of this product: a dict with its path. On a CPU the path is "cpu"."""
+        """Returns a dict whose "path" names the kernel that computes this product. On a GPU it is what the solution's `explain` returns."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
 
     def alternate(self, calls):
-        """Times the named calls in turn. If other processes disturbed one call, all calls are timed again, at most twice. Returns a dict
-        with the spread of each call's times, under the call's name, and with the numbers of trials and of attempts."""
+        """Times the named calls in turns. If other processes disturbed one of the calls, all calls are timed again, at most twice. Returns
+        a dict with the spread of each call's times in the last attempt, under the call's name, and the numbers of trials and attempts."""
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else measures.Moment
 
         order = random.Random(self.seed)
@@ -171,9 +181,9 @@ class Bench:
         def rounds(number, ahead=0.0):
             marks = [(name, moment(), moment()) for _ in range(number) for name in order.sample([*calls], len(calls))]
             if ahead and self.on_gpu:
-                torch.cuda._sleep(
-                    int(2e9 * ahead)
-                )  # the GPU sleeps for these cycles, and the host launches ahead: otherwise events would include the host's time
+                # The GPU sleeps for about `ahead` seconds, given in cycles, while the host launches all calls. Without this sleep the GPU
+                # would wait for the host between two events, and the time between them would include the host's time.
+                torch.cuda._sleep(int(2e9 * ahead))
             asked = time.perf_counter()
             for name, start, end in marks:
                 self._flushed.fill_(1)  # so that the L2 holds none of the input
@@ -211,9 +221,9 @@ def load(path):
 
 
 def environment(bench, commit=None):
-    """Returns the entries of a record that describe the machine, the versions and the files. The commit is that of the checkout. A note
-    follows it if a file that decides the numbers has uncommitted changes."""
-    # ask(command) returns the command's output, or None.
+    """Returns the entries of a record that describe the machine, the versions, the solution and the arguments. If `commit` is None, the
+    entry "commit" has the commit of the checkout, and says if a file that decides the numbers has uncommitted changes."""
+    # ask(command) returns the output of a shell command, or None if the command failed.
     gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)
     git = f"git -C {shlex.quote(str(ROOT))}"
     found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
@@ -245,12 +255,12 @@ class Record:
 
     @contextlib.contextmanager
     def row(self, label):
-        """A context in which one row is measured. An exception fails only this row, and the run goes on. The context yields a function
-        fail(message), which reports any other failure of the row."""
+        """Opens a context in which one row is measured. An exception fails only this row, and the run goes on. The context yields a
+        function fail(message), which reports any other failure of the row."""
         try:
             yield lambda message: self.fail(f"{label}: {message}")
         except Exception as error:
-            traceback.print_exc(limit=-4)  # only the four innermost calls
+            traceback.print_exc(limit=-4)  # prints only the four innermost calls
             self.fail(f"{label}: {type(error).__name__}: {error}")
 
     def fail(self, message):
@@ -264,8 +274,8 @@ class Record:
         self.write()
 
     def add_timed(self, bench, row, calls, errors=(), limit=None, fail=None):
-        """Times the sides of a row in turn and adds the row, with times and errors of each side and the ratio. The row fails if our worst
-        error exceeds `limit`."""
+        """Times the sides of a row in turns and adds the row, with the times of each side and the ratio of the reference's time to ours.
+        `errors` has the errors of the first sides, in the order of `calls`. The row fails if our worst error exceeds `limit`."""
         row |= bench.alternate(calls)
         for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
             row[side] |= {"norm_error": norm, "worst_error": worst}
@@ -273,7 +283,7 @@ class Record:
         row |= {"change": row["ours"]["median_us"] / row["before"]["median_us"] - 1} if "before" in row else {}
         row |= {} if limit is None else {"within_contract": worst <= limit}
         self.add(row)
-        if not row.get("within_contract", True):  # an error of NaN fails here, too
+        if not row.get("within_contract", True):  # an error of NaN also fails, because it is not <= limit
             fail(f"worst error {worst:.2e}, but at most {limit:.2e} may be")
 
     def write(self):
@@ -284,14 +294,14 @@ class Record:
 
 
 def earlier_rows(path, described):
-    """The rows that an earlier run left at `path`, if they are of the same solution on the same kind of device."""
+    """Returns the rows that an earlier run left at `path`, without rows of another solution or of another kind of device."""
     rows = json.loads(path.read_text())["rows"] if path.is_file() else []
     return [row for row in rows if all(row[key] == described[key] for key in ("solution_sha256", "device"))]
 
 
 def printed(value):
-    """Returns a row's value as text. The text of a side has the median, the 10th and 90th percentile, the normwise error and the worst
-    error. An example is '2728.1 (2720.0 to 2741.3) us 1.2e-07 3.0e-07'."""
+    """Returns a row's value as text. The text of a side has the median and the 10th and 90th percentile. If the side has errors, the
+    normwise and the worst error follow. An example is '2728.1 (2720.0 to 2741.3) us 1.2e-07 3.0e-07'."""
     if isinstance(value, dict) and "median_us" in value:
         value = {name: each for name, each in value.items() if isinstance(each, float)}
         median, low, high, _, *errors = value.values()
@@ -304,7 +314,8 @@ def printed(value):
 
 def measure(bench, record, group, problem, dims, dtype, inputs):
     """Measures one row. If `problem` is a name such as `lower`, the product is measured. If it is a name such as `lower, dA, dB`, the
-    product and both gradients are measured together. dims is (N,), (batch, N), or (K, M, N) for A.T @ B."""
+    product and both gradients are timed together, and the errors are those of the gradients. dims is (N,), (batch, N), or (K, M, N) for
+    A.T @ B."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
     *shapes, (*_, M, N) = measures.PROBLEMS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
@@ -337,7 +348,8 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             errors, row["compared"] = product_errors(*measures.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
-            # Some sides have wider limits than ours: TF32 rounds operands to 11 bits, and `blocked` rounds a 16-bit result once per block.
+            # The other sides have wider limits than ours. TF32 rounds operands to 11 bits. All sides but TF32 and ours get the judge's
+            # second bound, which allows for plain float32 sums. A 16-bit result also gets 16 roundings, because `blocked` rounds per block.
             less = measures.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
             for side, (_, worst) in zip(calls, errors, strict=True):
                 if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
@@ -346,8 +358,8 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
 
 
 def measure_products(suite, bench, record):
-    """Runs a suite whose rows are products. `mma` needs TRIL_MATMUL_PATH=mma before model_new.py is imported (see main). `peers` compares
-    ours with what a user could pick instead. It times a row only if every side's result is right."""
+    """Runs a suite whose rows are products. For `mma`, TRIL_MATMUL_PATH must be mma before model_new.py is imported (see main). `peers`
+    compares ours with what a user could pick instead, and times a row only if the results of all sides are right."""
     if suite == "peers" and bench.peers.triton is not None:
         record.content["versions"]["triton"] = bench.peers.triton.__version__
     half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
@@ -383,14 +395,14 @@ def measure_products(suite, bench, record):
 
 
 def suite_family(bench, record):
-    """Measures the products with one triangular operand, with a symmetric result or of L and U, and the inverse. The reference is
-    torch.matmul, and torch.linalg.solve_triangular for the inverse."""
+    """Measures L X, the symmetric products X X^T and L L^T, the product L U, and the inverse of L. The reference of the products is
+    torch.matmul. The reference of the inverse is torch.linalg.solve_triangular."""
     draw, half, alone = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
     cublas = bench.peers
-    # what: (number of drawn matrices, a function of these that returns X and Y, the name of our function, its options). If Y is None, X is
-    # inverted.
+    # Maps the name of a case to (number of drawn matrices, function of these that returns X and Y, name of our function, its options). The
+    # result of a case is X Y, or the inverse of X if Y is None.
     family = {
         "X X^T": (1, lambda A: (A, A.mT), "gram", {}),
         "L X": (2, lambda A, B: (A.tril(), B), "triangular_matmul", {}),
@@ -431,13 +443,13 @@ def suite_family(bench, record):
 
 
 def suite_limits(bench, record):
-    """Times the parts of a product and the whole product in turn.
+    """Times a float32 product in turns with operations that stand for its parts.
 
     Float32 accuracy takes three float16 products of N^3 / 6 multiply-adds each, together N^3 / 2. A dense float16 product of N x N/2 by
-    N/2 x N has N^3 / 2 multiply-adds, too, and stands for the three. The two operands are triangles, which have about N x N float32
-    elements together. Packing reads them and writes them as pairs of float16, so a copy of N x N float32 elements stands for packing.
-    `write` fills N x N elements, as many as C has. `launch` fills a single element. No part has to handle triangles, so that no part
-    loses time at diagonals.
+    N/2 x N also has N^3 / 2 multiply-adds, and stands for the three products. The two operands are triangles, which have about N x N
+    float32 elements together. Packing reads these elements and writes them as pairs of float16, so a copy of N x N float32 elements stands
+    for packing. `copy_then_product` is the copy and the float16 product, one after the other. `write` fills N x N elements, as many as C
+    has. `launch` fills a single element. None of these operations handles triangles, so none loses time at a diagonal.
     """
     for N in bench.sizes or (1024, 2048, 4096, 8192):
         with record.row(f"limits {N}"):
@@ -452,8 +464,8 @@ def suite_limits(bench, record):
 
 
 def suite_infinite(bench, record):
-    """Measures the time of a product with one Inf, at several places, and of a product whose operands are all NaN. These calls take turns
-    with the reference and with our product of finite operands."""
+    """Measures the time of a product with one Inf, for several places of the Inf, and of a product whose operands are all NaN. Each of
+    these calls takes turns with the reference and with our product of finite operands."""
     N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
     for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
@@ -474,18 +486,18 @@ def suite_infinite(bench, record):
 
 SPECIAL_PLACES = {"one": (-1, 0), "row": (-1, slice(None)), "column": (slice(None), 0), "all": (slice(None), slice(None))}
 SPECIAL_SHAPES = ((256,), (1024,), (2048,), (4096,), (64, 64), (64, 256), (8, 512))  # (N,) or (batch, N)
-SPECIAL_LARGEST = 2048  # the largest N at which all functions are measured; a row of a larger N may take minutes
-SPECIAL_SECONDS = 3.0  # no new round of a row begins after this time
-SPECIAL_ROUNDS = 3  # the smallest number of rounds of a row, whatever time they take
+SPECIAL_LARGEST = 2048  # up to this N all functions are measured; above it only two, because rows of the other functions may take minutes
+SPECIAL_SECONDS = 3.0  # after this time no new round of a row begins, unless the row has fewer rounds than SPECIAL_ROUNDS
+SPECIAL_ROUNDS = 3  # every row has at least this many rounds, however long they take
 
 
 def suite_nan(bench, record):
     """Measures what NaN and Inf cost on a CPU, depending on their place.
 
-    A row has the shortest time of a call with finite operands. It also has a ratio for each value (NaN or Inf) and each
-    place. The ratio is the shortest time with this value at this place, divided by the time with finite operands. All calls
-    take turns on one thread, because other processes disturb a single thread least. In a batch only the first matrix has
-    NaN or Inf. The place "batch" is an exception: all elements of all matrices are NaN or Inf."""
+    A row has the shortest time of a call with finite operands. It also has a ratio for each value (NaN or Inf) and each place. The ratio is
+    the shortest time with this value at this place, divided by the time with finite operands. The name of the function says which operand
+    has the NaN or Inf. In a batch only the first matrix has them, except for the place "batch": there all elements of all matrices are NaN
+    or Inf. All calls take turns on one thread, because other processes disturb a single thread least."""
     solution, grad = bench.solution, torch.autograd.grad
 
     def gradients(A, B, G):
@@ -571,8 +583,8 @@ def suite_determinism(bench, record):
                 fail(f"{different} of {runs} runs differ from the first")
 
 
-# This script runs each of its arguments as code and prints the seconds that it took. It runs in a new process each time, because a process
-# imports a file only once. The step `import_s` includes the start of CUDA, as a user's import does.
+# This script runs each of its arguments as code and prints the seconds that the code took. suite_build runs the script in a new process
+# each time, because a process imports a file only once. The step `import_s` includes the start of CUDA, as a user's import does.
 STEPS_PROBE = """
 import sys, time
 for step in sys.argv[1:]:
@@ -583,7 +595,8 @@ for step in sys.argv[1:]:
 
 
 def run(*command, seconds=300, accepted=(0,), **environment):
-    """Runs a command and returns the result of subprocess.run. Raises RuntimeError if the exit status is not one of `accepted`."""
+    """Runs a command and returns the result of subprocess.run. `environment` has additional environment variables. Raises RuntimeError if
+    the exit status is not one of `accepted`."""
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds)
     if done.returncode not in accepted:
         raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
@@ -635,7 +648,7 @@ def find_nvcc():
 
 
 def nvcc_version():
-    """The version of the nvcc that find_nvcc finds, or None."""
+    """Returns the version of the nvcc that find_nvcc finds, or None."""
     return collect_env.run_and_parse_first_match(collect_env.run, shlex.join([find_nvcc() or "nvcc", "--version"]), r"V([\d.]+)")
 
 
@@ -651,8 +664,8 @@ def ptxas_report(sources, flags, architecture):
 
 
 def kernels_of(report):
-    """Returns [{kernel (mangled), registers, stack_bytes, spilled_bytes}], read from ptxas's report. spilled_bytes is the sum over a kernel
-    and the functions that it calls. stack_bytes is the largest stack frame of these functions."""
+    """Returns [{kernel (mangled), registers, stack_bytes, spilled_bytes}], read from ptxas's report. spilled_bytes is the sum of all spill
+    stores and spill loads of a kernel and of the functions that it calls. stack_bytes is the largest stack frame among them."""
     found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
         stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
@@ -662,12 +675,13 @@ def kernels_of(report):
 
 
 def serialized(report):
-    """Returns the lines in which ptxas reports that it serializes wgmma instructions. Each instruction then waits for the one before."""
+    """Returns the lines in which ptxas reports that it serializes wgmma instructions. Each wgmma then waits for the one before it."""
     return [line for line in report.splitlines() if "wgmma" in line and "serialized" in line]
 
 
 def suite_registers(bench, record):
-    """Records the registers, stack and spills of every kernel, as ptxas reports them. This suite needs nvcc, but no GPU."""
+    """Records the registers, stack and spills of every kernel on each of ARCHITECTURES, as ptxas reports them. A spill and serialized
+    wgmma instructions are failures. This suite needs nvcc, but no GPU."""
     record.content["versions"]["nvcc"] = nvcc_version()
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}") as fail:
@@ -691,14 +705,14 @@ PROFILED_METRICS = {  # maps ncu's names of metrics to the names in our records
     "dram__bytes_read.sum": "dram_read",
     "dram__bytes_write.sum": "dram_written",
 }
-PROFILED_KERNELS = ("pack_blocks", "tile_product", "fixup_kernel")  # without torch's kernels, which make the inputs
+PROFILED_KERNELS = ("pack_blocks", "tile_product", "fixup_kernel")  # ncu skips torch's kernels, which make the inputs
 PROFILED_CALLS = 3  # only the last call is recorded
 PROFILED = f"""import sys, torch; sys.path.insert(0, sys.argv[1]); import model_new; torch.manual_seed(0)
 A, B = model_new.get_inputs(); [model_new.tril_matmul(A, B) for _ in range({PROFILED_CALLS})]; torch.cuda.synchronize()"""
 
 
 def suite_profile(bench, record):
-    """Records ncu's metrics for each kernel of one product at N = 4096."""
+    """Records ncu's metrics for each kernel of one float32 product at N = 4096 with uniform inputs."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
     command += ["-k", f"regex:{'|'.join(PROFILED_KERNELS)}", sys.executable, "-c", PROFILED, str(bench.solution_file.parent)]
     said, kernels = run(*command).stdout, {}
@@ -734,7 +748,7 @@ FORCED = "mma"  # the suite that runs with TRIL_MATMUL_PATH=mma
 
 
 def run_suite(name, bench, folder, commit=None):
-    """Runs one suite and writes its record. Returns the messages of what failed."""
+    """Runs one suite and writes its record. Returns one message for each failure."""
     described = environment(bench, commit)
     versions = ", ".join(f"{key} {value}" for key, value in described["versions"].items() if value)
     print(f"\n== {name}: {described['device']}, {versions}, commit {described['commit']}, {described['date']}", flush=True)
@@ -748,26 +762,27 @@ def run_suite(name, bench, folder, commit=None):
         if row.get("change", 0.0) > SLOWER:
             print(f"   {100 * row['change']:+.1f} % against `before`: {' '.join(str(row[key]) for key in LABELS if key in row)}")
     print(f"   {record.content['seconds']} s, written to {record.path}", flush=True)
-    with contextlib.suppress(RuntimeError):  # after a CUDA error, already reported, empty_cache fails as well; `build` can still run
-        torch.cuda.empty_cache()  # since the next suite has other sizes
+    # After a CUDA error, which is already reported, empty_cache fails, too. Suites such as `build`, in other processes, can still run.
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.empty_cache()  # because the next suite has other sizes
     return record.content["failures"]
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Each suite says in this file what it measures.")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="This file's docstrings say what each suite measures.")
     add, has_gpu = parser.add_argument, torch.cuda.is_available()
-    told = f"default: {' '.join(GPU_SUITES)}; without a GPU cpu. Only if named: {' '.join(IF_ASKED + WITHOUT_GPU)}"
+    told = f"default: {' '.join(GPU_SUITES)}; default without a GPU: cpu; also accepted: {' '.join(IF_ASKED + WITHOUT_GPU)}"
     add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=told)
-    add("--sizes", nargs="+", type=positive, metavar="N", help="sizes in place of those of a suite, if the suite has sizes")
-    add("--trials", type=positive, default=30, help="calls per side of a row; large sizes get fewer (default 30)")
+    add("--sizes", nargs="+", type=positive, metavar="N", help="sizes in place of a suite's own; cases of fixed shape stay or are left out")
+    add("--trials", type=positive, default=30, help="calls per side of a row, at least 5; long calls get fewer (default 30)")
     add(
         "--out",
         type=Path,
         default=RESULTS,
         metavar="DIR",
-        help="the folder whose JSON files are replaced (default: benchmarks/results)",
+        help="the folder of the records, in which each suite replaces its JSON file (default: benchmarks/results)",
     )
-    add("--commit", help="the commit to record, if git cannot tell it")
+    add("--commit", help="the commit to record (default: what git says of this checkout)")
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="the file to time (default: model_new.py)")
     add("--against", type=Path, metavar="FILE", help="an older file, timed in turns as the side `before`; needs an --out of its own")
@@ -791,19 +806,20 @@ def parse_arguments(arguments):
 
 def main(arguments):
     given = parse_arguments(arguments)
-    torch.set_float32_matmul_precision("highest")  # both sides promise float32 accuracy with this setting
+    torch.set_float32_matmul_precision("highest")  # the reference and ours promise float32 accuracy only with this setting
     failures, threads = [], torch.get_num_threads()
     benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes, given.against) for device in ("cuda", "cpu")}
     for name in dict.fromkeys(given.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
             # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported. A second copy of the
-            # file in this process would not do. torch has one operator per name, so both copies would run the same kernel.
+            # file in this process would not be safe. torch has one operator per name, so calls that go through torch's dispatcher would run
+            # the kernel of the copy that was loaded last.
             sys.stdout.flush()
             command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", FORCED]  # the last --suite counts
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode
             failures += [f"{FORCED}: its process ended with status {status}; what failed stands above"] * (status != 0)
             continue
-        # The CPU suites use the same number of threads on every machine, so that their records can be compared.
+        # Each CPU suite has a fixed number of threads, so that its records from different machines can be compared.
         torch.set_num_threads({"cpu": 2, "nan": 1}.get(name, threads))
         failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
     if failures:

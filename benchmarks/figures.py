@@ -1,18 +1,18 @@
-"""Draws docs/figures/*.svg from the records of benchmarks/benchmark.py. Needs matplotlib (`pip install -r requirements-dev.txt`).
+"""Draws docs/figures/*.svg from the records of benchmarks/benchmark.py. Drawing needs matplotlib (`pip install -r requirements-dev.txt`).
 
-    python benchmarks/figures.py            Draws them.
-    python benchmarks/figures.py --check    Exits with 1 if a figure is not up to date, and changes nothing.
+    python benchmarks/figures.py            draws the figures that are not up to date
+    python benchmarks/figures.py --check    exits with 1 if a figure is not up to date, and changes nothing
 
-    figure         what it has
-    time.svg       Times against N: ours, what a user could pick instead, and limits that no kernel goes below.
-    error.svg      Errors against N: ours, and what a user could pick instead.
-    where.svg      The parts of the time of one product at N = 4096.
-    pipeline.svg   The stages of a float32 CTA, by a model of their copies and products. It needs no record.
-    order.svg      The order of tiles. It needs no record.
+    figure         what it shows
+    time.svg       times against N: ours, what a user could pick instead, and a copy and cuBLAS's float16 product as limits
+    error.svg      errors against N: ours, and what a user could pick instead
+    where.svg      the parts of the time of one product at N = 4096
+    pipeline.svg   how the stages of a CTA of the fp16x3 kernel are filled and read, by a model of copies and products
+    order.svg      the order in which the tiles of C are computed
 
-The background is transparent, and every colour is a middle tone, so that figures are readable on light and on dark pages. A figure
-carries a digest of this file and of its records. --check compares the digest and not the figure, because another version of matplotlib
-writes other bytes for the same figure.
+The last two figures need no record. The background is transparent, and every colour on it is a middle tone, so that figures are readable
+on light and on dark pages. Each figure carries a digest of this file and of the figure's records. --check compares this digest and not the
+figure itself, because another version of matplotlib writes other bytes for the same figure.
 """
 
 import functools
@@ -27,19 +27,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # tables.py lies there
 import tables  # noqa: E402
 
 FOLDER = tables.ROOT / "docs" / "figures"
-INK = "#7d8793"  # text and axes; contrast 3.7 to 1 on white, 5 to 1 on GitHub's dark pages
+INK = "#7d8793"  # for text and axes; the contrast is 3.6 to 1 on white, and 5 to 1 on GitHub's dark pages
 STYLE = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
 STYLE |= {"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False}
-STYLE |= {"svg.hashsalt": "tril_matmul"}  # without a salt, the names of clip paths are random
+STYLE |= {"svg.hashsalt": "tril_matmul"}  # without a salt, the identifiers in the SVG differ from run to run
 MARKED = {"linewidth": 1.8, "marker": "o", "markersize": 4, "zorder": 3.8}
-SIDES = {  # key in a row of peers.json -> its curve, the slowest first
+SIDES = {  # maps a key in a row of peers.json to the style of its curve; at large N the slowest comes first
     "reference": {"label": "tril(matmul)", "color": "#d65a5a", **MARKED},
     "strmm": {"label": "cuBLAS TRMM", "color": "#9a70d6", **MARKED},
     "triton": {"label": "Triton, tf32x3", "color": "#2f9e74", **MARKED},
     "tf32": {"label": "TF32 (not float32)", "color": "#d8802b", **MARKED},
     "ours": {"label": "ours", "color": "#2f81f7", **MARKED, "linewidth": 3.0, "zorder": 5.0},
 }
-LIMITS = {  # key in a row of limits.json -> its curve
+LIMITS = {  # maps a key in a row of limits.json to the style of its curve
     "float16_product_uniform": {"label": "limit: tensor cores", "color": INK, "linewidth": 1.4, "dashes": (5, 2)},
     "copy": {"label": "limit: memory", "color": INK, "linewidth": 1.4, "dashes": (1, 2)},
 }
@@ -66,7 +66,7 @@ def draw_time(axes, peers, limits):
     draw_curves(axes, "median_us", [row for row in peers["rows"] if row.quiet], limits["rows"])
     axes.set_title("C = tril(A) tril(B), float32: µs, lower is better")
     for row in peers["rows"]:
-        if row["N"] == 4096 and row["dtype"] == "float32":  # at this size an arrow shows the ratio
+        if row["N"] == 4096 and row["dtype"] == "float32":  # an arrow at this size shows the ratio
             ours, reference = row["ours"]["median_us"], row["reference"]["median_us"]
             axes.annotate("", (4096, reference), (4096, ours), arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 4, "shrinkB": 4})
             place = {"xytext": (-5, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
@@ -74,17 +74,17 @@ def draw_time(axes, peers, limits):
 
 
 def draw_error(axes, peers):
-    draw_curves(axes, "norm_error", peers["rows"])  # all rows, because other processes do not change errors
+    draw_curves(axes, "norm_error", peers["rows"])  # disturbed rows count, too, because other processes do not change errors
     axes.set_title("Error against float64, |C − exact| / |exact| (Frobenius), float32")
 
 
 def draw_where(axes, profile, limits):
-    """Draws three bars. The first has the time of each kernel by itself, from ncu. The second has the time of a whole call. The third has
-    its limits: the time of a copy, and of cuBLAS's float16 product."""
+    """Draws three bars. The first has the time of each kernel by itself, as ncu measured it. The second has the time of a whole call. The
+    third has the limits of a call: the times of a copy and of cuBLAS's float16 product."""
     row = next((row for row in limits["rows"] if row["N"] == 4096), limits["rows"][-1])
     parts = {"copy": row["copy"], "cuBLAS, as many float16 products": row["float16_product_uniform"]}
     bars = {
-        "its kernels, each alone": [(kernel["kernel"], kernel["duration"][0] / 1e3) for kernel in profile["rows"]],  # from nanoseconds
+        "its kernels, each alone": [(kernel["kernel"], kernel["duration"][0] / 1e3) for kernel in profile["rows"]],  # ncu gives nanoseconds
         "a call: they overlap": [("", row["ours"]["median_us"])],
         "its limits": [(part, side["median_us"]) for part, side in parts.items()],
     }
@@ -103,27 +103,29 @@ def draw_where(axes, profile, limits):
     axes.set_title(f"Where the time of a product goes: N = {row['N']}, float32, µs. Blue multiplies, green moves memory, orange the rest")
 
 
-# ---- Pictures of docs/kernel.md. -------------------------------------------------------------------------------------
+# ---- Figures of docs/kernel.md, which need no record. ----------------------------------------------------------------
 
-STAGES = 7  # stages in shared memory; a k-block takes three
-# LANDS: the cycles from the request for a copy until its first bytes arrive. TAKEN_IN: the cycles in which an SM receives 32 KB.
+STAGES = 7  # the number of stages in shared memory; a k-block takes three of them
+# LANDS is the number of cycles from the request for a copy until its first bytes arrive. In TAKEN_IN cycles an SM receives the 32 KB of a
+# stage.
 LANDS, TAKEN_IN = 700, 512
-# MULTIPLIED: the cycles of 12 wgmma instructions of 64 x 128. PROMOTED: the cycles in which their sums are promoted.
+# In MULTIPLIED cycles the tensor cores execute the 12 wgmma instructions of a k-block for 64 x 128 elements of C. In PROMOTED cycles a
+# consumer then adds the sums of these instructions to its float32 totals.
 MULTIPLIED, PROMOTED = 768, 250
 FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # the colours of four k-blocks
 
 
 def model_pipeline(k_blocks):
-    """Returns two lists of tuples, with times in cycles.
+    """Models how a CTA of the fp16x3 kernel copies and multiplies the first k-blocks. Returns two lists of tuples, with times in cycles.
 
-    The first has (stage, k-block, part, asked, full, released). The second has (consumer, k-block, half, begun, multiplied, promoted).
-    A k-block has three parts, in this order: the first half of Y's columns, X, and the second half of Y's columns. The producer asks for
-    each part as soon as its stage is free. Two consumers take turns at the tensor cores. Each consumer multiplies X by the first half of
-    Y's columns, and then by the second half.
+    The first list has (stage, k-block, part, asked, full, released), and the second has (consumer, k-block, half, begun, multiplied,
+    promoted). A k-block has three parts, in this order: the first half of Y's columns, X, and the second half of Y's columns. The producer
+    asks for each part as soon as its stage is free. Two consumers take turns at the tensor cores. Each consumer multiplies X by the first
+    half of Y's columns, and then by the second half.
     """
     released, stages, consumers = [0] * STAGES, [], []
     port = tensor_cores = 0
-    ready = [0, 0]  # the time when each consumer has promoted its sums
+    ready = [0, 0]  # when each consumer has promoted its sums
     for k_block in range(k_blocks):
         asked, full = [], []
         for part in range(3):
@@ -144,7 +146,7 @@ def model_pipeline(k_blocks):
 
 
 def draw_pipeline(axes):
-    """Draws each stage over time, as it is filled and read, and each consumer, as it multiplies and promotes."""
+    """Draws when each stage is filled and read, and when each consumer multiplies and promotes."""
     stages, consumers = model_pipeline(4)
     label = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "#0d1117"}
     names = ("Ya", "X", "Yb")
@@ -166,18 +168,20 @@ def draw_pipeline(axes):
 
 
 def place_of_tile(contraction, row, col, rows):
-    """Returns the position, from 0 on, of a tile of a lower triangular C in model_new.py's `TileOrder`. The longest tiles come first."""
+    """Returns the position of a tile of a lower triangular C in the order of model_new.py's `TileOrder`, counted from 0. The tiles with the
+    longest ranges of k come first."""
     group, place = {"NN": (rows - 1 - row + col, col), "NT": (rows - 1 - col, row - col), "TN": (row, col)}[contraction]
     return group * (group + 1) // 2 + place
 
 
 def length_of_tile(contraction, row, col, rows):
-    """Returns the length of a tile's range of k, in tiles."""
+    """Returns the length of a tile's range of k, in units of a tile's edge."""
     return {"NN": row - col + 1, "NT": col + 1, "TN": rows - row}[contraction]
 
 
 def draw_order(axes, rows=8):
-    """Draws three triangles of tiles, numbered in the order in which they are taken. Longer tiles are darker."""
+    """Draws three triangles of tiles. The tiles are numbered in the order in which CTAs take them. Tiles with longer ranges of k have a
+    stronger colour."""
     names = {"NN": "C = A B: by diagonals", "NT": "dA = G Bᵀ: by columns", "TN": "dB = Aᵀ G: by rows"}
     for panel, (contraction, name) in enumerate(names.items()):
         left = panel * (rows + 2)
@@ -192,7 +196,7 @@ def draw_order(axes, rows=8):
     axes.set_axis_off()
 
 
-FIGURES = {  # name: (records, the function that draws them, the size in inches)
+FIGURES = {  # maps a name to (records, the function that draws the figure, the size in inches)
     "time": (("peers", "limits"), draw_time, (8.4, 4.6)),
     "error": (("peers",), draw_error, (8.4, 3.6)),
     "where": (("profile", "limits"), draw_where, (8.4, 2.6)),
@@ -202,7 +206,8 @@ FIGURES = {  # name: (records, the function that draws them, the size in inches)
 
 
 def content_of(name, results):
-    """Returns a figure's records, and the digest of them and of this file. Raises tables.TableError if a record is missing."""
+    """Returns a figure's records, and the digest of these records and of this file. Raises tables.TableError if there is no such figure, or
+    if a record is missing or incomplete."""
     if name not in FIGURES:
         raise tables.TableError(f"there is no figure '{name}'; accepted: {', '.join(FIGURES)}")
     records = [tables.read_record(results, suite) for suite in FIGURES[name][0]]
@@ -211,7 +216,7 @@ def content_of(name, results):
 
 
 def draw(name, results, file):
-    """Draws one figure into a file or a file object."""
+    """Draws one figure as SVG into `file`, which is a path or a file object."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -229,7 +234,7 @@ def draw(name, results, file):
 
 
 def redrawn(path, results):
-    """Returns a function that draws a figure anew, or None if the figure is up to date."""
+    """Returns a function that draws the figure at `path` anew, or None if this figure is up to date."""
     _, digest = content_of(path.stem, results)
     current = path.exists() and f"benchmarks/figures.py, from {digest}<" in path.read_text(encoding="utf-8")
     return None if current else lambda: draw(path.stem, results, path)

@@ -1,14 +1,15 @@
-"""Writes the tables of README.md and docs/*.md from the records of benchmarks/benchmark.py.
+"""Writes the tables of README.md and docs/*.md that stand between markers, from the records in benchmarks/results.
 
-    python benchmarks/tables.py            bring the documents up to date
-    python benchmarks/tables.py --check    exit with 1 if a document is not up to date, and change nothing
+    python benchmarks/tables.py            brings the documents up to date
+    python benchmarks/tables.py --check    exits with 1 if a document is not up to date, and changes nothing
 
-A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The script replaces all text between them.
+Each table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The script replaces all text between them.
 
-NAME is a key of TABLES or of SENTENCES. TABLES has the record and the columns of each table. SENTENCES has the functions that write other
-text, with numbers from records or from model_new.py. FOLDER/NAME is the table NAME with the records in a folder. A folder has the records
-of another GPU. It is an error if a record is missing, was cut short, or lacks rows that could not be measured. (wanted.json is written by
-hand.)
+NAME is a key of TABLES or of SENTENCES. An entry of TABLES has one record and the columns of a table. An entry of SENTENCES has a function
+that writes sentences, a table of several records, or numbers of model_new.py. NAME may also be FOLDER/KEY, where KEY is a key of TABLES.
+It names the same table from the record in a subfolder, which is that of another GPU. It is an error if a record is missing, was cut short,
+or lacks rows because their measurement failed. benchmark.py makes most records. soak.py and tests/sanitize.py make one each, and
+wanted.json is written by hand.
 """
 
 import argparse
@@ -26,23 +27,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class TableError(Exception):
-    """A table that cannot be made; the message names the file and the remedy."""
+    """Raised if a table or a figure cannot be made or, with --check, is not up to date. The message says why, or what to run."""
 
 
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
-# A side counts as disturbed if its median exceeds its 10th percentile by this factor. check.py uses the same factor. It is not imported
-# from there, because that would import torch, which this script does not need.
+# A side counts as disturbed if its median exceeds its 10th percentile by this factor. `undisturbed` in judge/measures.py uses the same
+# factor. The factor is repeated here, because that file imports torch, which this script does not need.
 FAR = 1.25
 
 
 def microseconds(value):
-    """Returns a time as text, such as 9.2, 112 or 2,728. Measurements are not exact enough for more digits."""
+    """Returns a time in microseconds as text, such as 9.2, 112 or 2,728. Measurements are not exact enough for more digits."""
     return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def ratio(value):
-    if value is None:  # check.py certifies no ratio where other processes disturb the reference
+    if value is None:  # check.py certifies no ratio if other processes disturb the reference, or if a call is too short
         return "too noisy"
     return f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
 
@@ -53,13 +54,13 @@ def error(value):
 
 
 class Row(dict):
-    """Represents a row of a record, or one side of a row. The properties are the texts that tables and sentences show. Every JSON object in
-    a record is read as a Row."""
+    """Represents a row of a record, or one side of a row. Most properties are texts that tables and sentences show. Every JSON object in a
+    record is read as a Row, so that templates such as {ours.time} can use these properties."""
 
-    # Properties of a side
+    # Properties of a side. Rows of the record `devices` also have a norm_error.
     median = property(lambda side: microseconds(side["median_us"]))
     time = property(lambda side: f"{side.median} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})")
-    # The times of such a side vary so much that other processes must have been at work.
+    # `disturbed` is True if the times of a side vary so much that other processes must have been at work.
     disturbed = property(lambda side: side["median_us"] > FAR * side["p10_us"])
     time_if_disturbed = property(lambda side: side.time if side.disturbed else side.median)
     norm_error = property(lambda side: error(side["norm_error"]))
@@ -67,37 +68,37 @@ class Row(dict):
     # Properties of a row
     ratio = property(lambda row: ratio(row["ratio"]))
     quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
-    # The ratio of the medians. If a side was disturbed, the ratio of the 10th percentiles counts if it is smaller. A 10th percentile stands
-    # for calls that nothing disturbed, so slow calls of the reference alone do not make ours look faster.
+    # `calm_ratio` is the ratio of the medians. If the reference or ours was disturbed, it is the smaller of this ratio and that of the 10th
+    # percentiles. A 10th percentile is a time that nothing disturbed, so slow calls of the reference alone do not make ours look faster.
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
     dims = property(lambda row: [int(side) for side in row["shape"].split(" x ")])
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
     size_and_dtype = property(lambda row: row.size + (f", {row['dtype']}" if row["dtype"] != "float32" else ""))
-    # Outliers are elements that are too small for a scaled pair of float16.
+    # Outliers are elements that are too small, beside the largest element of their block, for a scaled pair of float16.
     outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")
     path = property(lambda row: (row["path"] or "not said") + row.outliers)
     gradients = property(lambda row: ", forward and backward" if row.get("problem", "").endswith("dB") else "")
     breach = property(lambda row: "" if row["within_contract"] else " (not within the contract)")
-    # The rate in TFLOP/s. Only the operations that the mathematics needs count.
+    # `rate` is in TFLOP/s. It counts only the operations that the mathematics needs.
     rate = property(lambda row: f"{row['useful_flop'] / row['ours']['median_us'] / 1e6:.3g}")
 
     @property
     def label(self):
-        """A text that identifies a product among all products of its machine: its size, and every setting that is not the default."""
+        """Returns a text that identifies a product of a machine: its size, and every setting that is not the default."""
         problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
         named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
         return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients
 
     @property
     def quiet_ratio(self):
-        """{side: the reference's time divided by the side's time}. If the reference or the side was disturbed, a dash stands there."""
+        """Returns {side: the reference's time divided by the side's time, as text}. The text is a dash if either side was disturbed."""
         sides, reference = {name: side for name, side in self.items() if isinstance(side, Row) and "median_us" in side}, self["reference"]
         ratios = {name: ratio(reference["median_us"] / side["median_us"]) for name, side in sides.items()}
         return {name: "–" if reference.disturbed or side.disturbed else ratios[name] for name, side in sides.items()}
 
 
-# ---- Tables: a column is its head and the template of its cells, for str.format: {N}, {ours.time}, {row.size} --------
+# ---- Tables: each column has a head and a str.format template of its cells, such as {N}, {ours.time} or {row.size} -----
 
 
 def markdown(head, rows):
@@ -119,20 +120,22 @@ def cell(template, row):
 
 
 def columns(rows, templates, group=None):
-    """Returns the table of all rows, or of the rows of `group` alone. Returns None if there are no such rows."""
+    """Returns the table of all rows, or of the rows of `group` alone, or None if there are no such rows. `templates` maps the head of each
+    column to the template of its cells."""
     rows = [row for row in rows if group is None or row["group"] == group]
     return markdown(templates, [[cell(template, row) for template in templates.values()] for row in rows]) if rows else None
 
 
 def kernel_of(mangled):
-    """Returns a kernel's name without its mangling. After _Z a mangled name has the length of the kernel's name, and then the name. That is
-    because no kernel is in a namespace."""
+    """Returns a kernel's name without its mangling. No kernel is in a namespace, so a mangled name begins with _Z, the length of the
+    kernel's name, and the name itself."""
     return re.sub(r"_Z(\d+)(.*)", lambda found: found[2][: int(found[1])], mangled)
 
 
 def registers(rows):
-    """Returns a table of registers per thread, by architecture and kernel. A cell has the least and the most registers of the kernel's
-    instances. Instances with at most 4 registers have no body and do not count. A dash stands where no instance counts."""
+    """Returns a table of registers per thread, by architecture and kernel. A cell has the fewest and the most registers of the kernel's
+    instances. Instances with at most 4 registers are empty on this architecture and do not count. If no instance counts, the cell is a
+    dash."""
     kernels, made = sorted({kernel_of(row["kernel"]) for row in rows}), []
     for architecture, (*found,) in groupby(rows, itemgetter("architecture")):
         of = [{row["registers"] for row in found if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels]
@@ -170,7 +173,7 @@ def cycles(rows):
 
 
 def sanitizers(rows):
-    """A table of what each tool found in each kernel, with seconds."""
+    """Returns a table of what each tool of compute-sanitizer found in each kernel, and of the seconds that it took."""
     tools, kernels = (list(dict.fromkeys(row[key] for row in rows)) for key in ("tool", "kernel"))
     said = {(row["kernel"], row["tool"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
     return markdown(["tests/sanitize.py", *tools], [[kernel, *(said.get((kernel, tool), "–") for tool in tools)] for kernel in kernels])
@@ -180,7 +183,7 @@ def sanitizers(rows):
 
 
 def factor(rows):
-    """Sentences on where the speedup comes from, at N = 4096 or the largest N of the record."""
+    """Returns sentences on where the speedup comes from, at N = 4096 or else at the last size of the record."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
@@ -197,8 +200,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def ratios_by_dtype(named_rows):
-    """Returns [(name, ratios in the order of DTYPES)]. Rows of the same name differ only in their dtype. A dash stands for a row that was
-    disturbed or not measured."""
+    """Returns [(name, ratios in the order of DTYPES)]. Rows of the same name differ only in their dtype. A row that was disturbed or not
+    measured has a dash in place of its ratio. A name is left out if all its rows were disturbed."""
     ratios = {}
     for name, row in named_rows:
         if row.quiet:
@@ -207,7 +210,7 @@ def ratios_by_dtype(named_rows):
 
 
 def sizes_shown(rows):
-    """The rows with ordinary inputs and N = 1024 or 4096. If there are none, the rows of the largest N."""
+    """Returns rows of products with default settings and any dtype: those with N = 1024 or 4096 or, if there are none, the largest N."""
     rows = [row for row in rows if row.label == row.size_and_dtype]
     shown = {1024, 4096} & {row["N"] for row in rows} or {max((row["N"] for row in rows), default=0)}
     return [row for row in rows if row["N"] in shown]
@@ -215,7 +218,8 @@ def sizes_shown(rows):
 
 def by_type(forward, backward, batch, family, h100, forced):
     """Returns a table of ratios with one row per dtype. Its columns are two sizes, gradients, two batches, the largest square products of
-    the suite `family`, an H100, and the mma kernel, which serves all other GPUs. A product measured in float32 alone gets no column."""
+    the suite `family` except L U, one size on an H100, and one size by the mma kernel, which serves most other GPUs. A product that was
+    measured in float32 alone gets no column."""
     square = [row for row in family if len({*row.dims}) == 1 and len(row.dims) == 2 and row["what"] != "L U"]
     square = [row for row in square if row.dims == max(other.dims for other in square)]
     batches = list(dict.fromkeys(row["shape"] for row in batch))[:2]
@@ -230,9 +234,10 @@ def by_type(forward, backward, batch, family, h100, forced):
 
 
 def short_calls(checks, backward, host):
-    """Sentences on how far check.py's ratio of short calls is below the ratio of GPU times, and on the host's time to launch them."""
+    """Returns sentences with the lowest ratio for gradients that check.py found without a forced kernel, with the ratio of the GPU times of
+    the same product, and with the host's time per call."""
     judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
-    size = judged["dims"].partition("x")[0]  # as check.py writes it: 4096 or 8192x2048x4096
+    size = judged["dims"].partition("x")[0]  # check.py writes dims such as 4096 or 8192x2048x4096
     label = ", ".join([size, *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
     timed = next((row.ratio for row in backward if row.label == label), "–")
     starts = ", ".join(f"{row['tril_matmul'].median} µs ({row['mode']})" for row in host)
@@ -243,7 +248,7 @@ def short_calls(checks, backward, host):
 
 
 def seconds(builds, checks):
-    """Sentences on the seconds that an import and check.py take."""
+    """Returns sentences on the seconds that an import and a run of check.py take."""
     cold, warm = (next(row for row in builds if row["state"] == state) for state in ("cold", "warm"))
     cores = f" on {cold['cores']} cores" if "cores" in cold else ""
     return (
@@ -253,13 +258,13 @@ def seconds(builds, checks):
 
 
 def proof(rows):
-    """Quotes the last lines of check.py, word for word."""
+    """Returns the verdict of the first run of check.py, word for word, with a line break after each semicolon."""
     return "\n".join(["```", *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
 
 
 def slower_rows(*records):
-    """Returns [(machine, row)] for all products that are slower than the reference. The last record is that of a CPU. A product that two
-    suites measure counts once."""
+    """Returns [(machine, row)] for all products that are slower than the reference, by calm_ratio. The last of `records` is that of a CPU.
+    A product that two suites measure is listed once."""
     found = {}
     for machine, rows in (("GPU", chain(*records[:-1])), ("CPU", records[-1])):
         found |= {(machine, row.label): row for row in rows if row.calm_ratio < 1}
@@ -272,13 +277,13 @@ def slower_table(rows):
 
 
 def slower(*records):
-    """A table of all products that are slower than the reference."""
+    """Returns a table of all products that are slower than the reference."""
     return slower_table(slower_rows(*records))
 
 
 def slowest(*records):
-    """A table of products that are slower than the reference by more than a twentieth: the slowest of each problem on a GPU, and the
-    slowest single matrix of 64 or more rows on a CPU."""
+    """Returns a table of products with a ratio below 0.95. On a GPU it has the slowest product of each problem. On a CPU it has only the
+    slowest forward product of the suite `cpu`, without batches and with N of 64 or more."""
     worst = {}
     for machine, row in slower_rows(*records):
         counts = machine == "GPU" or (row.label.isdigit() and int(row.label) >= 64)
@@ -289,8 +294,8 @@ def slowest(*records):
 
 
 def wanted(asked, *records):
-    """Returns a table of wanted ratios and measured ratios. Where the measured ratio is smaller, the table has the reason. The last two
-    records are that of a CPU and that of the mma kernel."""
+    """Returns a table of wanted and measured ratios. `asked` has the rows of wanted.json. If a measured ratio is below the wanted one,
+    the table has the reason that wanted.json gives. The last two of `records` are those of a CPU and of the mma kernel."""
     *records, cpu, forced = records
     rows = {row.label: row for row in chain(*records) if row.quiet}
     # A copy of X reads and writes X. The product L X also reads half of L, so it moves 5/4 of the bytes that the copy moves.
@@ -306,7 +311,7 @@ def wanted(asked, *records):
 
 
 def parts():
-    """A table of the number of lines in each part of model_new.py, by its headings."""
+    """Returns a table of the number of lines in each part of model_new.py: the docstring, and what follows each heading."""
     lines = (ROOT / "model_new.py").read_text(encoding="utf-8").splitlines()
     heads = {0: "Docstring"} | {number: head[1] for number, line in enumerate(lines) if (head := re.match(r"# -{4} (.*?)[:.] .*-$", line))}
     counts = [f"{end - start:,}" for start, end in zip(heads, [*list(heads)[1:], len(lines)], strict=True)]
@@ -314,13 +319,13 @@ def parts():
 
 
 def count_tokens(code):
-    """The number of words, numbers and signs in C++ without its comments. The contents of string literals count as well."""
+    """Returns the number of words, numbers and signs in C++ code, without comments. The contents of string literals count, too."""
     without_comments = re.sub(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or " ", code, flags=re.DOTALL)
     return len(re.findall(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", without_comments))
 
 
 def tokens():
-    """A sentence with the number of tokens in model_new.py's CUDA strings and in its binding."""
+    """Returns a sentence with the number of tokens in model_new.py's CUDA strings and in its C++ binding."""
     source = (ROOT / "model_new.py").read_text(encoding="utf-8")
     counts = Counter()
     for language, code in re.findall(r'^_(CUDA|CPP)_\w+ = r"""(.*?)"""', source, re.MULTILINE | re.DOTALL):
@@ -329,7 +334,7 @@ def tokens():
 
 
 def sizes_of_peers(rows):
-    """The float32 rows from N = 512 to 8192; if there are none, all float32 rows."""
+    """Returns the float32 rows from N = 512 to 8192 or, if there are none, all float32 rows."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     return [row for row in rows if 512 <= row["N"] <= 8192] or rows
 
@@ -348,8 +353,8 @@ PEERS_ERRORS |= {f"{name}, µs; error": f"{{{side}.time}}; {{{side}.errors}}" fo
 FAMILY = PRODUCTS | {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
 HOST = {"host time a call, µs": "{mode} (N = {N})", "torch.matmul": "{row[torch.matmul].median}", "tril(matmul)": "{tril(matmul).median}"}
 HOST |= {"ours": "{tril_matmul.median}", "ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
-# The times of a product's parts, and a limit of the ratio. The limit holds for a product that takes the time of a copy for packing and
-# cuBLAS's time for the float16 products, and no other time.
+# Most columns have times of operations that stand for a product's parts, as suite_limits in benchmark.py explains. The last two have the
+# time and the ratio of a product that takes the time of a copy for packing, cuBLAS's time for the float16 products, and no other time.
 LIMITS = {
     "N": "{N}",
     "copy, µs": "{copy.median}",
@@ -375,7 +380,8 @@ DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "
 DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: norm": "{row.norm_error}"}
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
 SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
-# name: (record, {head of a column: template of its cells} or a function that renders the rows). A third item selects the rows of one group.
+# Maps a table's name to (record, {head of a column: template of its cells} or a function that renders the rows). A third item, if there is
+# one, selects the rows of one group.
 TABLES = {
     "peers": ("peers", lambda rows: columns(sizes_of_peers(rows), PEERS)),
     "peers-errors": ("peers", PEERS_ERRORS),
@@ -391,9 +397,9 @@ NAN |= {"most": "{most:.1f}"}
 OWN |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # tables of all rows of the record that has the same name
-# Each entry maps a key in a record to the name in a table.
+# Maps a key of a record's versions to the name that stands below a table.
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}
-SENTENCES = {  # name: (records, a function that renders their rows)
+SENTENCES = {  # maps a name to (records, a function that renders their rows)
     "factor": (("peers",), factor),
     "by-type": (("forward", "backward", "batch", "family", "h100/forward", "mma"), by_type),
     "seconds": (("build", "check"), seconds),
@@ -408,7 +414,8 @@ SENTENCES = {  # name: (records, a function that renders their rows)
 
 
 def read_record(results, suite):
-    """Returns the record of a suite, or of FOLDER/suite. Raises TableError if the record is missing or not complete."""
+    """Returns the record of a suite, or of FOLDER/suite. Raises TableError if the record is missing, is no JSON, is incomplete or has
+    failures that no table shows."""
     path, (folder, _, name) = results / f"{suite}.json", suite.rpartition("/")
     remedy = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
     try:
@@ -418,14 +425,14 @@ def read_record(results, suite):
     if not record.get("complete"):
         raise TableError(f"{path} was cut short; {remedy}")
     marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
-    # A marked row is a failure that its table shows. Any further failure has left no row, so that the record lacks it.
+    # A marked row is a failure that a table shows. Any other failure has usually left no row, so the record is refused.
     if len(record["failures"]) > len(marked):
         raise TableError(f"{path} lacks rows that failed ({'; '.join(record['failures'])}); {remedy}")
     return record
 
 
 def table(name, results):
-    """The text between two markers. Raises TableError."""
+    """Returns the text that belongs between the markers of a name. Raises TableError."""
     folder, _, kind = name.rpartition("/")
     if kind not in TABLES and name not in SENTENCES:
         raise TableError(f"there is no table '{name}'; accepted: {', '.join([*TABLES, *SENTENCES])}")
@@ -449,8 +456,8 @@ DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("re
 
 
 def fill(text, results):
-    """The text with every table made anew between its markers. Raises TableError."""
-    parts = re.split(r"^(<!-- (?:begin|end): \S+ -->)$", text, flags=re.MULTILINE)  # text, marker, table, marker, text, ...
+    """Returns the text of a document with every table made anew between its markers. Raises TableError."""
+    parts = re.split(r"^(<!-- (?:begin|end): \S+ -->)$", text, flags=re.MULTILINE)  # the parts are text, marker, table, marker, text, ...
     for at in range(1, len(parts), 4):
         begin, end = parts[at], "".join(parts[at + 2 : at + 3])
         if not begin.startswith("<!-- begin: ") or end != begin.replace("begin", "end", 1):
@@ -460,7 +467,7 @@ def fill(text, results):
 
 
 def refilled(path, results):
-    """A function that writes the document anew, or None if it is up to date."""
+    """Returns a function that writes the document anew, or None if the document is up to date."""
     text = path.read_text(encoding="utf-8")
     filled = fill(text, results)
     return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
@@ -471,8 +478,8 @@ def bring_up_to_date(document, script, files, made, arguments=None):
     file is up to date. Returns the exit status."""
     parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")
-    parser.add_argument("--files", type=Path, nargs="+", default=files, metavar="FILE", help="not all, but these")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="the folder of the records")
+    parser.add_argument("--files", type=Path, nargs="+", default=files, metavar="FILE", help="the files to bring up to date (default: all)")
     given, wrong = parser.parse_args(arguments), 0
     for path in given.files:
         try:
