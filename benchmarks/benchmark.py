@@ -227,7 +227,9 @@ def environment(bench, commit=None):
     gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)
     git = f"git -C {shlex.quote(str(ROOT))}"
     found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
-    changed = ask(f"{git} status --porcelain -- model_new.py reference_model.py check.py judge 'benchmarks/*.py'")
+    changed = ask(
+        f"{git} status --porcelain -- model_new.py reference_model.py check.py judge 'benchmarks/*.py' benchmarks/trace.cuh examples/distributed.py"
+    )
     cpu = re.search(r"Model name:\s*(.+)", collect_env.get_cpu_info(collect_env.run))
     driver, python = collect_env.get_nvidia_driver_version(collect_env.run) if gpu else None, sys.version.split()[0]
     return {
@@ -655,7 +657,7 @@ def nvcc_version():
 def ptxas_report(sources, flags, architecture):
     """Compiles the CUDA source for one architecture and returns what ptxas reports. Raises RuntimeError if nvcc is missing or fails."""
     if find_nvcc() is None:
-        raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
+        raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME, CUDA_PATH or /usr/local/cuda")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "x.cu").write_text("\n".join(sources))
         options = ["-std=c++17", *flags, f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", f"{folder}/x"]
@@ -707,14 +709,14 @@ PROFILED_METRICS = {  # maps ncu's names of metrics to the names in our records
 }
 PROFILED_KERNELS = ("pack_blocks", "tile_product", "fixup_kernel")  # ncu skips torch's kernels, which make the inputs
 PROFILED_CALLS = 3  # only the last call is recorded
-PROFILED = f"""import sys, torch; sys.path.insert(0, sys.argv[1]); import model_new; torch.manual_seed(0)
-A, B = model_new.get_inputs(); [model_new.tril_matmul(A, B) for _ in range({PROFILED_CALLS})]; torch.cuda.synchronize()"""
+PROFILED = f"""import runpy, sys, torch; file = runpy.run_path(sys.argv[1]); torch.manual_seed(0)
+A, B = file["get_inputs"](); [file["tril_matmul"](A, B) for _ in range({PROFILED_CALLS})]; torch.cuda.synchronize()"""
 
 
 def suite_profile(bench, record):
     """Records ncu's metrics for each kernel of one float32 product at N = 4096 with uniform inputs."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
-    command += ["-k", f"regex:{'|'.join(PROFILED_KERNELS)}", sys.executable, "-c", PROFILED, str(bench.solution_file.parent)]
+    command += ["-k", f"regex:{'|'.join(PROFILED_KERNELS)}", sys.executable, "-c", PROFILED, str(bench.solution_file)]
     said, kernels = run(*command).stdout, {}
     for cell in csv.DictReader(line for line in said.splitlines() if line.startswith('"')):
         kernel = kernels.setdefault(int(cell["ID"]), {"kernel": re.search(r"\w+(?=[<(])", cell["Kernel Name"]).group()})

@@ -413,11 +413,19 @@ SENTENCES = {  # maps a name to (records, a function that renders their rows)
 }
 
 
+OTHER_REMEDIES = {  # of records that benchmark.py does not write
+    "soak": "run: python benchmarks/soak.py",
+    "sanitizers": "run: python tests/sanitize.py --json benchmarks/results/sanitizers.json",
+    "wanted": "it was written by hand; restore it with git",
+}
+
+
 def read_record(results, suite):
     """Returns the record of a suite, or of FOLDER/suite. Raises TableError if the record is missing, is no JSON, is incomplete or has
     failures that no table shows."""
     path, (folder, _, name) = results / f"{suite}.json", suite.rpartition("/")
     remedy = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
+    remedy = OTHER_REMEDIES.get(name, remedy)
     try:
         record = json.loads(path.read_text(encoding="utf-8"), object_hook=Row)
     except (FileNotFoundError, json.JSONDecodeError) as wrong:
@@ -427,7 +435,7 @@ def read_record(results, suite):
     marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
     # A marked row is a failure that a table shows. Any other failure has usually left no row, so the record is refused.
     if len(record["failures"]) > len(marked):
-        raise TableError(f"{path} lacks rows that failed ({'; '.join(record['failures'])}); {remedy}")
+        raise TableError(f"{path} has failures that no table shows ({'; '.join(record['failures'])}); {remedy}")
     return record
 
 

@@ -612,11 +612,17 @@ def test_a_table_without_a_record_is_an_error(tables, page, capsys):
     assert "run: python benchmarks/benchmark.py --suite cpu --out benchmarks/results/a100\n" in capsys.readouterr().err
 
 
+def test_a_missing_record_names_the_script_that_writes_it(tables, tmp_path):
+    for suite, remedy in (("soak", "benchmarks/soak.py"), ("sanitizers", "tests/sanitize.py --json"), ("wanted", "restore it with git")):
+        with pytest.raises(tables.TableError, match=f"is missing; .*{remedy}"):
+            tables.read_record(tmp_path, suite)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"complete": False}, "was cut short"),
-        ({"failures": ["lower 64: RuntimeError: no"]}, "lacks rows that failed (lower 64: RuntimeError: no)"),
+        ({"failures": ["lower 64: RuntimeError: no"]}, "has failures that no table shows (lower 64: RuntimeError: no)"),
         ({"rows": []}, "has no rows for the table 'cpu'"),
     ],
 )
