@@ -227,9 +227,8 @@ def environment(bench, commit=None):
     gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)
     git = f"git -C {shlex.quote(str(ROOT))}"
     found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
-    changed = ask(
-        f"{git} status --porcelain -- model_new.py reference_model.py check.py judge 'benchmarks/*.py' benchmarks/trace.cuh examples/distributed.py"
-    )
+    deciding = "model_new.py reference_model.py check.py judge examples/distributed.py 'benchmarks/*.py' 'benchmarks/*.cuh'"
+    changed = ask(f"{git} status --porcelain -- {deciding}")
     cpu = re.search(r"Model name:\s*(.+)", collect_env.get_cpu_info(collect_env.run))
     driver, python = collect_env.get_nvidia_driver_version(collect_env.run) if gpu else None, sys.version.split()[0]
     return {

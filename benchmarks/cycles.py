@@ -1,10 +1,10 @@
 """Shows where the cycles of the fp16x3 kernel go, from its start on the first SM to its end on the last SM.
 
-    NVCC_APPEND_FLAGS="-include benchmarks/trace.cuh" python benchmarks/cycles.py model_new.py 2048 4096 8192
+    NVCC_APPEND_FLAGS="-include $PWD/benchmarks/trace.cuh" python benchmarks/cycles.py model_new.py 2048 4096 8192
 
-The script prints one JSON object per case: forward with uniform and with normal inputs, and both gradients. `benchmark.py --suite cycles`
-runs the script and keeps the record. The parts of a case (see PARTS) are means over all CTAs, in cycles of the SM's clock. They add up to
-the kernel's cycles.
+For each size the script prints three JSON objects: forward with uniform inputs, forward with normal inputs, and both gradients with uniform
+inputs. `benchmark.py --suite cycles` runs the script and keeps the record. The parts of a case (see PARTS) are means over all CTAs, in
+cycles of the SMs' clocks. They add up to the kernel's cycles, except for rounding and for differences between these clocks.
 """
 
 import argparse
@@ -23,14 +23,14 @@ WORDS = CTAS * ROLES * (1 + ENTRIES) * 2
 PRODUCER, ZEROS = 3, 2
 # The events of trace.cuh, in its order.
 ENTERED, PREVIOUS_DONE, STAGE_FULL, SUMMED, WRITTEN, TILES_DONE, EXITED, CHAIN_SUMMED, CHAIN_KEPT, ZEROS_BEGUN, ZEROS_WRITTEN = range(11)
-# Maps an event to what a consumer warpgroup has done since the event before it.
+# Maps an event of a consumer warpgroup to what the warpgroup has done since its previous event.
 ACTIVITY = {SUMMED: "main_loop", CHAIN_SUMMED: "main_loop", WRITTEN: "epilogue", CHAIN_KEPT: "chains"}
 ACTIVITY |= {STAGE_FULL: "next_stage", TILES_DONE: "next_stage"}
 PARTS = ("start", "previous_kernel", "first_stage", "main_loop", "chains", "epilogue", "next_stage", "exit", "idle_at_end")
 
 
 def entries_of(words, cta, role):
-    """Returns [(event, cycles, nanoseconds)], as one role of one CTA has recorded them."""
+    """Returns [(event, cycles, nanoseconds)]: the events that one role of one CTA has recorded, and when."""
     begin = (cta * ROLES + role) * (1 + ENTRIES) * 2
     count = words[begin]
     if count > ENTRIES:
@@ -41,7 +41,8 @@ def entries_of(words, cta, role):
 
 def summarize(words):
     """Returns the row of a case. It has the mean cycles of each of PARTS, the whole kernel's cycles and time, and the clock. It also has
-    the mean number of tiles and the mean cycles in which a CTA writes zeros. `words` is a copy of `traces` in trace.cuh."""
+    `tiles`, the mean number of tiles of a CTA, where each split of a tile counts as one. `zeros` are the mean cycles of the warp that
+    writes zeros, with the 2 us or so for which this warp waits first. `words` is a copy of `traces` in trace.cuh."""
     ctas = [cta for cta in range(CTAS) if words[(cta * ROLES + PRODUCER) * (1 + ENTRIES) * 2]]
     producers = {cta: {event: (c, ns) for event, c, ns in entries_of(words, cta, PRODUCER)} for cta in ctas}
     begin = min(p[ENTERED][1] for p in producers.values())
@@ -72,7 +73,7 @@ def summarize(words):
 
 
 class Tracer:
-    """Loads model_new.py, built with trace.cuh, and reads the traces that its last call has recorded."""
+    """Loads a solution that is built with trace.cuh, and reads the traces that its kernels record."""
 
     def __init__(self, path):
         from benchmark import load  # lies beside this file
@@ -84,8 +85,8 @@ class Tracer:
             raise RuntimeError("this build has no traces: NVCC_APPEND_FLAGS names trace.cuh in benchmark.py's suite `cycles`")
 
     def take(self):
-        """Returns the traces as 64-bit words, or None if no traced kernel has run. Each part of the build has its own traces. This method
-        returns those of the part whose kernel has run, and clears the traces of all parts."""
+        """Returns the traces since the last call of this method, as 64-bit words, or None if no traced kernel has run. Each object file of
+        the build has its own traces. This method returns the traces of the object file whose kernel has run, and clears all traces."""
         torch.cuda.synchronize()
         found = None
         for taker in self.takers:
@@ -98,8 +99,8 @@ class Tracer:
 
 
 def measure(tracer, N, inputs, gradients):
-    """Measures one case and returns its row. It makes four calls and summarizes the last one. Before each call 256 MB are written to empty
-    the L2 cache."""
+    """Measures one case and returns its row. It makes four calls and summarizes the last one. Before each call it writes 256 MB, so that
+    the L2 cache holds none of the operands."""
     draw = torch.rand if inputs == "uniform" else torch.randn
     A, B, G = (torch.tril(draw(N, N, device="cuda")) for _ in range(3))
     A.requires_grad_(gradients)

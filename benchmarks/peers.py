@@ -1,11 +1,11 @@
-"""Computes C = tril(A) tril(B) in the ways that a user could pick instead of model_new.py, with nothing but what comes with torch.
+"""Computes C = tril(A) tril(B) in ways that a user could pick instead of model_new.py, with nothing but what comes with torch.
 
-PEERS maps the name of each way (a peer) to a function of A and B, which hold zeros above their diagonals. This function does the work
-that is needed only once: it looks up a library, compiles, or picks the fastest tile. It returns a function without arguments that computes
-C. If the peer is unavailable, it raises Unavailable with the reason. docs/results.md describes each peer.
+PEERS maps the name of each way (a peer) to a function of A and B, which are contiguous N x N matrices with zeros above their diagonals.
+Each of these functions does the work that is needed only once, such as looking up a library, compiling, or picking the fastest tile. It
+returns a function without arguments, which computes C. If the peer is unavailable, it raises Unavailable with the reason. docs/results.md
+describes each peer. `python benchmarks/benchmark.py --suite peers` checks and times the peers.
 
-`ssyrk` is not in PEERS, because it computes the lower half of X X^T, by cuBLAS. `python benchmarks/benchmark.py --suite peers` checks and
-times the peers.
+`ssyrk` is not in PEERS, because it computes another product: the lower triangle of X X^T, by cuBLAS. The suite `family` times it.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def _require(there, why):
 
 @contextlib.contextmanager
 def tf32_allowed():
-    """A context in which torch's setting allows TF32 for float32 products."""
+    """Returns a context in which torch may use TF32 for float32 products."""
     with contextlib.ExitStack() as afterwards:
         afterwards.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision("high")
@@ -58,15 +58,15 @@ def blocked(A, B):
     return product
 
 
-# cuBLAS is called through ctypes. It reads matrices as column-major, so it sees the transpose of each of our matrices. The lower triangle
-# of our matrix is therefore an upper triangle to cuBLAS.
+# cuBLAS is called through ctypes. It reads matrices as column-major, so it sees the transposes of our row-major matrices. What is a lower
+# triangle to us is therefore an upper triangle to cuBLAS.
 _RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # values of the enums in cublas_api.h
 _SCALARS = {torch.float32: ("S", ctypes.c_float), torch.float64: ("D", ctypes.c_double)}
 
 
 def _by_cublas(name, *arguments):
-    """Returns a function that calls a cuBLAS routine with the handle and then these arguments, and returns the result C. C is the last
-    argument but one. The routine's scalars, such as alpha, are given as Python floats."""
+    """Returns a function that calls a cuBLAS routine and returns the result C. The routine gets a handle and then `arguments`. The last
+    argument but one is C. Python floats stand for the routine's scalars, such as alpha."""
     C = arguments[-2]
     _require(C.dtype in _SCALARS, f"cuBLAS has no {name} for {str(C.dtype)[6:]}")
     _require(C.is_cuda, "cuBLAS needs a CUDA GPU")
@@ -91,12 +91,12 @@ def strmm(A, B):
 
 
 def ssyrk(X):
-    """Returns a function that computes the lower half of X X^T. Its result has zeros above the diagonal."""
+    """Returns a function that computes the lower triangle of X X^T. Its result has zeros above the diagonal."""
     M, K = X.shape
     return _by_cublas("SYRK", _UPPER, _TRANSPOSED, M, K, 1.0, X, K, 0.0, X.new_zeros(M, M), M)
 
 
-_CONFIGURATIONS = {  # element size: (rows, columns and k of a tile, warps, stages) of each configuration that is tried
+_CONFIGURATIONS = {  # bytes of an element: (rows, columns and k of a tile, warps, stages) of each configuration that is tried
     4: ((128, 128, 32, 8, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 3), (64, 64, 64, 4, 2)),
     2: ((128, 256, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (64, 64, 64, 4, 4)),
 }
@@ -107,7 +107,7 @@ if triton is not None:
     @triton.jit
     def _tile(a, b, c, order, N, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr):
         """Computes one tile of C = A B. `order` holds the row and the column of each tile, the longest tile first. For a tile above the
-        diagonal the range of k is empty, so that it is filled with zeros."""
+        diagonal the range of k is empty, so the tile is filled with zeros."""
         row = tl.load(order + 2 * tl.program_id(0)) * rows
         column = tl.load(order + 2 * tl.program_id(0) + 1) * columns
         i, j = row + tl.arange(0, rows), column + tl.arange(0, columns)
@@ -116,12 +116,12 @@ if triton is not None:
             k = begin + tl.arange(0, depth)
             x = tl.load(a + i[:, None] * N + k[None, :])
             y = tl.load(b + k[:, None] * N + j[None, :])
-            total = tl.dot(x, y, total, input_precision="tf32x3")  # tf32x3 is for float32 alone
+            total = tl.dot(x, y, total, input_precision="tf32x3")  # 16-bit types ignore tf32x3
         tl.store(c + i[:, None] * N + j[None, :], total.to(c.dtype.element_ty))
 
 
 def _tile_order(N, rows, columns, device):
-    """Returns the row and the column of each tile of an N x N matrix, as a tensor (tiles, 2). The tiles with the most k come first."""
+    """Returns the row and the column of each tile of an N x N matrix, as a tensor (tiles, 2). Tiles with a longer sum over k come first."""
     tiles = itertools.product(range(N // rows), range(N // columns))
     return torch.tensor(sorted(tiles, key=lambda tile: min(0, tile[1] * columns - (tile[0] + 1) * rows)), dtype=torch.int32, device=device)
 

@@ -4,7 +4,7 @@
 The policy section of model_new.py makes these decisions.
 
     python benchmarks/policy.py            Prints the table.
-    python benchmarks/policy.py --write    Puts it into docs/kernel.md, between its markers.
+    python benchmarks/policy.py --write    Puts the table into docs/kernel.md, between the two markers there.
     python benchmarks/policy.py --check    Exits with 1 if docs/kernel.md has another table.
 
 The script compiles three sections of model_new.py for the host, so it needs a C++ compiler (CXX, c++ or g++) but no GPU and no nvcc.
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- begin policy: python benchmarks/policy.py --write -->", "<!--
 SECTIONS = ("_CUDA_TYPES", "_CUDA_SCHEDULE", "_CUDA_POLICY")
 SIZES = (64, 256, 512, 768, 1024, 1280, 2048, 4096, 8192)
 
-# Stand-ins for the names of CUDA that the sections use.
+# The headers that the sections need, and stand-ins for CUDA's names, so that a C++ compiler without CUDA accepts the sections.
 PRELUDE = r"""
 #include <algorithm>
 #include <cmath>
@@ -57,7 +57,7 @@ const Problem problems[] = {
 };
 const Gpu h200 = {132, 9, nullptr, nullptr};
 
-// Operands are row-major and aligned. For gram, Y is the transpose of X.
+// Returns an n x n problem. All operands are row-major and aligned, except that Y of gram is the transpose of X.
 Product product_of(const Problem& problem, ElementType type, int n) {
   static float memory[2][4];
   Product p = {};
@@ -71,8 +71,8 @@ Product product_of(const Problem& problem, ElementType type, int n) {
   return p;
 }
 
-// Returns the largest number of splits that a tile has. An H200 has room for 90 clusters of four CTAs if each SM holds three CTAs, and
-// for 60 clusters if each SM holds two.
+// Returns the largest number of splits that a tile has, for the split-tf32 and the mma kernel. An H200 has room for 90 clusters of four
+// CTAs if each SM holds three CTAs, and for 60 clusters if each SM holds two CTAs.
 int most_splits(const Product& p, int block_k, int clusters_at_once, int ctas_per_sm) {
   const SplitPlan plan = choose_split_plan(p, block_k, clusters_at_once, clusters_at_once / ctas_per_sm);
   int splits = 1;
@@ -87,7 +87,8 @@ void print_cell(Product p) {
   const Kernel kernel = kernel_for(p, h200, kAutomaticPath);
   int edge = kBlock, splits = 1;
   if (kernel == kSplitTf32Kernel) splits = most_splits(p, 32, 90, 3);
-  // A k-block has 128 bytes of k. An SM holds three CTAs of the mma kernel, but only two if they split float32, which takes more registers.
+  // A k-block has 128 bytes of k. An SM holds three CTAs of the mma kernel. For float32 it holds only two, because splitting float32 takes
+  // more registers.
   if (kernel == kMmaKernel) {
     const int bytes = p.type == kFloat64 ? 8 : p.type == kFloat32 ? 4 : 2;
     splits = p.type == kFloat32 ? most_splits(p, 128 / bytes, 60, 2) : most_splits(p, 128 / bytes, 90, 3);
@@ -120,7 +121,7 @@ int main() {
 
 
 def sections(path):
-    """Returns the text of each section, which is the longest string in its assignment."""
+    """Returns the texts of SECTIONS. The text of a section is the longest string in the assignment to its name."""
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in SECTIONS:

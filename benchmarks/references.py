@@ -1,16 +1,19 @@
-"""Judges each KernelBench reference as its own solution. Each has to hold.
+"""Judges each KernelBench reference as its own solution. check.py must not convict any of them.
 
     git clone https://github.com/ScalingIntelligence/KernelBench
     python benchmarks/references.py KernelBench/KernelBench                      all of levels 1 to 3
     python benchmarks/references.py KernelBench/KernelBench --every 4 --seconds 500 --out references.json
     python benchmarks/references.py KernelBench/KernelBench --only level1/19 -- --no-timing --device cpu
 
-Several judges run side by side, but only one at a time uses the GPU: before each request a judge waits until the GPU is idle. So only
-starting processes and loading files overlap, and a problem takes some 19 s on an H200. A problem with tensors of more than 1 GB has the
-GPU's memory for itself; these problems come last. A judge that runs out of memory beside other judges is started once more, alone.
+Several judges (processes of check.py) run side by side, but only one at a time uses the GPU. A judge gives up the GPU while it starts a
+process and lets this process load a file, so only these steps overlap. On an H200 a problem takes some 19 s, or 30 to 45 s if it is large.
+A problem with tensors of more than 1 GB has the GPU's memory for itself, and these problems come last. A judge that runs out of memory
+beside other judges is started once more, alone.
 
-Each result goes to the file of --out at once. This file is a record as benchmark.py writes it. A later run goes on with this file, and
-judges again only what an older check.py has judged. A reference "could not be judged" if its judge ends with status 2.
+Each result goes to the file of --out at once. The file is a record in the format of benchmark.py. A later run with the same version of
+check.py and judge/, the same options for check.py and the same device keeps the verdicts in this file, and judges only the other
+references. Other results are dropped. A reference "could not be judged" if its judge ends with a status other than 0 and 1. A later run
+judges it again.
 
 Exit status: 0 if no reference is convicted, 1 if one is, 2 for bad arguments.
 """
@@ -32,8 +35,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("level1", "level2", "level3")
-LARGE = 1e9  # a problem whose tensors have more bytes is judged alone
-SECONDS_PER_SIZE = 10  # the most time for finding the size of one problem
+LARGE = 1e9  # bytes; a problem whose tensors have more is judged alone
+SECONDS_PER_SIZE = 10  # the longest time for finding the size of one problem
 WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
 
 
@@ -41,10 +44,10 @@ WORDS = {0: "holds", 1: "convicted", 2: "could not be judged"}
 
 
 def judge(folder, is_alone, arguments):
-    """Runs check.py with these arguments, and returns its exit status. `folder` has the locks.
+    """Runs check.py with these arguments, and returns its exit status.
 
-    The lock of the GPU is released while a process starts and loads its file. The lock of the memory is held alone if `is_alone`, otherwise
-    shared.
+    `folder` has two file locks. The lock `gpu` is exclusive, and the judge releases it while a child process starts and loads its file. The
+    judge holds the lock `memory` until it ends. It is exclusive if `is_alone` is true, so that no other judge runs, and otherwise shared.
     """
     sys.path.insert(0, str(ROOT))
     import check
@@ -69,7 +72,8 @@ def judge(folder, is_alone, arguments):
 
 def describe(device, paths):
     """Prints what a record says of the machine, and then one line per reference. The line has the bytes of the reference's inputs,
-    parameters and result. It is 0 if torch cannot tell them without computing."""
+    parameters, buffers and result. It is 0 if the reference does not run on the device "meta", which computes nothing, within
+    SECONDS_PER_SIZE."""
     import benchmark
     import torch
 
@@ -101,7 +105,7 @@ def describe(device, paths):
 
 
 def problems(folder, every, only):
-    """Returns {name: file} of the problems. A name is level1/19, for example.
+    """Returns {name: file} of the problems. A name is level1/19, for example. If `only` has a name without a file, the file is None.
 
     Without `only`, the order mixes levels and numbers. So a series that is cut short has judged some problems of each level.
     """
@@ -116,7 +120,8 @@ def problems(folder, every, only):
 
 
 def outcome(status, printed, told):
-    """Returns what is recorded of a judge that has ended: its verdict, or why there is none, and the times of a call."""
+    """Returns the row of a judge that has ended with `status`: its verdict, the last line that it printed, and the times of a call. `told`
+    is the JSON record of check.py. If there is none, the row has no times, but the last 30 lines that the judge printed."""
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     row = {"verdict": WORDS.get(status, WORDS[2]), "sentence": lines[-1][-1000:], "ratio": None, "seconds_of_the_judge": None}
     if told:
@@ -137,11 +142,13 @@ class Series:
         self.digest = hashlib.sha256(text).hexdigest()[:16]
         self.rows, self.about, self.names = {}, {}, set()
         if options.out and options.out.is_file():
-            rows = json.loads(options.out.read_text())["rows"]
-            self.rows = {row["name"]: row for row in rows if row["judge_sha256"] == self.digest}
+            rows, wanted = json.loads(options.out.read_text())["rows"], {"judge_sha256": self.digest, "options": options.given}
+            same = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+            self.rows = {row["name"]: row for row in same if row["verdict"] in (WORDS[0], WORDS[1])}
 
     def record(self, name, row):
-        self.rows[name] = {"name": name, **row, "judge_sha256": self.digest}
+        row |= {"judge_sha256": self.digest, "options": self.options.given, "device": self.about.get("device")}
+        self.rows[name] = {"name": name, **row}
         told = f", {row['ratio']:.2f}x" if isinstance(row["ratio"], float) else ""
         said = "" if row["verdict"] == WORDS[0] else f": {row['sentence']}"
         print(f"{name:<12} {row['verdict']}{told}, {row['seconds']:.0f} s{said}", flush=True)
@@ -153,10 +160,13 @@ class Series:
             unfinished.replace(self.options.out)
 
     def run(self, files):
-        """Judges the problems that have no result yet, until the time is over."""
+        """Judges the problems that have no result yet, until the series has used up its time."""
         self.names = {*files}
         new = [name for name in files if name not in self.rows]
         alone = self.large(new, files)
+        if any(row["device"] != self.about.get("device") for row in self.rows.values()):  # an earlier run was on another machine
+            self.rows = {}
+            return self.run(files)
         waiting, running = sorted(new, key=alone.__contains__), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -177,13 +187,13 @@ class Series:
                         else:
                             self.record(name, {**row, "seconds": round(time.monotonic() - begun, 1)})
             finally:
-                for process, _, _ in running.values():  # the time is over; the judge's own children end with it
+                for process, _, _ in running.values():  # after the time; a judge's own children end with it
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
     def large(self, names, files):
-        """Describes the machine in self.about. Returns the problems whose tensors have more than LARGE bytes."""
+        """Stores the description of the machine in self.about. Returns the problems whose tensors have more than LARGE bytes."""
         device = "cpu" if "cpu" in self.options.given else "cuda"
         command = [sys.executable, __file__, "--describe", device, *(str(files[name]) for name in names)]
         left = max(0.0, self.end - time.monotonic())
@@ -196,7 +206,7 @@ class Series:
         return {name for name, size in zip(names, sizes, strict=False) if int(size) > LARGE}
 
     def start(self, folder, name, path, is_alone):
-        """Starts a judge. Returns its process, when that was, and the name of its files without the suffix."""
+        """Starts a judge. Returns its process, the time of the start, and the path of its files without their suffixes."""
         base = folder / name.replace("/", "_")
         solution = base.with_suffix(".py")
         solution.write_text(path.read_text(encoding="utf-8-sig") + "\n\nclass ModelNew(Model):\n    pass\n")
@@ -224,10 +234,10 @@ def parse(arguments):
     add = parser.add_argument
     add("folder", type=Path, help="KernelBench's folder of level1, level2 and level3")
     add("--every", type=int, default=1, metavar="N", help="judge only problems whose number is a multiple of N (default 1: all)")
-    add("--only", nargs="+", metavar="NAME", help="judge only these problems, such as level1/19")
+    add("--only", nargs="+", metavar="NAME", help="judge only these problems, such as level1/19; --every is ignored")
     add("--seconds", type=float, default=1e6, help="seconds of the whole series; judges that still run then are ended")
-    add("--side-by-side", type=int, default=4, metavar="N", help="judges at a time (default 4)")
-    add("--out", type=Path, metavar="FILE", help="a JSON file for the results, which a later run goes on with")
+    add("--side-by-side", type=int, default=4, metavar="N", help="how many judges run at a time (default 4)")
+    add("--out", type=Path, metavar="FILE", help="the JSON file for the results; a later run keeps what it holds")
     options = parser.parse_args(arguments[:at])
     options.given = arguments[at + 1 :]
     if min(options.every, options.side_by_side) < 1:

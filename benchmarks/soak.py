@@ -1,28 +1,33 @@
-"""Tests that model_new.py stays right for hours: calls of every kind, threads, full memory, graphs, streams, extreme sizes, two GPUs.
+"""Tests that model_new.py stays right over some 150,000 calls: random calls, threads, full memory, graphs, streams, large sizes, two GPUs.
 
-    python benchmarks/soak.py                           all sections
-    python benchmarks/soak.py --section mixed threads   these sections alone
-    python benchmarks/soak.py --calls 2000 --seconds 60 at most 2000 calls and one minute per section
+    python benchmarks/soak.py                            all sections
+    python benchmarks/soak.py --section mixed threads    only these sections
+    python benchmarks/soak.py --calls 2000 --seconds 60  at most 2000 calls and about one minute per section
 
-Sections, each under nine minutes:
+Sections:
 
-    mixed    any size, dtype, strides, batch, problem (see `table`) and stream, with gradients in a tenth of the calls
-    threads  eight threads at a time, each with a stream of its own; a new thread replaces each one after a hundred calls
-    memory   each allocation of a call fails in turn, for want of memory; the next call has to be right
-    graphs   CUDA graphs, forward and backward, launched again and again with new inputs
-    streams  the memory of operands and results is freed and overwritten while other streams are at work
-    large    N = 32768, elements more than 2^31 apart, batches of 10^5
-    search   float32 operands change at random; a change is kept if the error of long sums comes nearer to its bound
-    devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
+    mixed    random size, dtype, strides, batch, problem (see `table`) and stream; a tenth of the calls have gradients
+    threads  eight threads call at the same time, each on its own stream; a thread ends after a hundred calls, and a new one follows
+    memory   calls run out of memory, each time at another allocation; the next call has to be right
+    graphs   CUDA graphs, most of them with a backward pass, are launched again and again with new inputs
+    streams  operands are freed, and other tensors are written, while the product may still be running
+    large    N = 32768, elements more than 2^31 apart, batches of 10^5; on a CPU all of these are smaller
+    search   float32 operands change at random; a change is kept if the largest error comes nearer to its bound
+    devices  two GPUs: first calls of a process and mixed calls on cuda:1, one thread per device, DDP and FSDP
 
-Every element of every result is compared with the product in float64, on the device. Its error may be as large as elementwise_bound in
-judge/measures.py says or, as in check.py, twice the error of torch's own product. Inverses have the bound of expected_inverse. The host
-reads the outcomes of up to 256 comparisons at once. A call is drawn from the seed and from the call's number. If a call is wrong, its seed
-and its number are printed. `--call 1234` repeats call 1234 of the section `mixed`.
+A section ends early after 500 s, or after --seconds. This counts as a failure, unless --calls is given. `memory` and `large` ignore
+--calls, because their calls are fixed. A section is skipped if the machine lacks the GPUs that it needs.
 
-soak.json has a row for each section: the number of calls and of wrong calls, the worst error over its bound, memory before and after, and
-seconds. A run replaces the rows of its own sections. It keeps the other rows if they are of the same solution on the same kind of device.
-The exit status is 0, or 1 if anything was wrong.
+Every element of every result is compared with a float64 result, on the device. Its error may reach the bound that expected() returns. This
+is elementwise_bound of judge/measures.py in most cases. Most sections also accept, as check.py does, twice the error of torch's own product
+(see excuse). The host reads the outcomes of up to 256 comparisons at once.
+
+A random call is drawn from a seed and from the call's number. If a call is wrong, both are printed. `--call 1234` repeats call 1234 of the
+section `mixed`, if --seed, --largest and --device are the same.
+
+soak.json has one row per section: the number of calls and of wrong results, the worst error over its bound, and seconds. The rows of
+`mixed` and `streams` also have the memory before and after. A run replaces the rows of its own sections. It keeps the other rows if they
+are of the same solution on the same kind of device. The exit status is 0, 1 if anything was wrong, or 2 for bad arguments.
 """
 
 import argparse
@@ -63,10 +68,11 @@ CALLS = {
     "large": 0,
     "search": 3_000,
 }
-SECONDS = 500.0  # the most that a section may take
-SETTLED = 256  # comparisons until the host reads their outcomes from the device
+SECONDS = 500.0  # a section ends early after this time
+SETTLED = 256  # the host reads the outcomes of this many comparisons at once
 STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: calls of a thread until a new thread replaces it
-# The bytes by which a process's device memory may grow in a section, although torch has released its reserve. Kernels may be loaded late.
+# After a section, the process may hold this many more bytes of device memory, although torch has released its reserve. The reason is that
+# CUDA may load kernels late.
 GROWTH = 256 << 20
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
@@ -76,16 +82,16 @@ KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.nu
 
 
 class Problem(NamedTuple):
-    """A problem: how C is computed from one or two operands. C is an M x N matrix, and each of its elements is a sum of K terms."""
+    """A problem: how C is computed from one or two operands. C is an M x N matrix. Each element of a product is a sum of up to K terms."""
 
-    # `function` names the solution's function that computes C. For KernelBench's problems it is a key of measures.PROBLEMS instead, and the
-    # class for this key computes C.
+    # `function` names the solution's function that computes C. For KernelBench's problems it is a key of measures.PROBLEMS instead, and a
+    # class of the solution, such as UpperModelNew, computes C.
     function: str
     options: dict
     sides: str  # three letters for K, M and N; sides that are always equal have the same letter
-    operands: str  # the rows and columns of A and of B as they are stored, such as "MK KN"
-    keep: tuple[Callable, ...]  # functions that keep the part of A that is read, the part of B that is read, and the part of C that exists
-    by_torch: Callable  # computes C from the matrices that read() returns
+    operands: str  # the rows and columns of A and of B as they are stored, such as "MK KN"; only "MK" if there is no B
+    keep: tuple[Callable, ...]  # one function per operand, which keeps the part that is read, and one that keeps the part of C that exists
+    by_torch: Callable  # computes C by torch from the matrices that read() returns
 
     def __str__(self):
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -97,14 +103,14 @@ class Problem(NamedTuple):
         return getattr(solution, self.function)(*operands, **self.options)
 
     def read(self, operands):
-        """Returns the operands with zeros for unread elements. An operand that is unitriangular gets ones on its diagonal."""
+        """Returns the operands with zeros in place of elements that are not read. A unitriangular operand gets ones on its diagonal."""
         read = [keep(V) for keep, V in zip(self.keep, operands, strict=False)]
         if self.options.get("unitriangular"):
             read[0] = read[0] + torch.eye(read[0].shape[-1], dtype=read[0].dtype, device=read[0].device)
         return read
 
     def terms(self, sides):
-        """The number of terms of a sum in C, in dA and in dB."""
+        """Returns how many terms an element of C, of dA and of dB sums at most."""
         size = dict(zip("KMN", sides, strict=True))
         return [size["K"], *(size[letter] for operand in self.operands.split() for letter in "KMN" if letter not in operand)]
 
@@ -122,7 +128,8 @@ def solve(L):
 
 
 def table():
-    """Yields every problem. draw() chooses a function first, and then one of the problems of this function."""
+    """Yields every problem that is tested. draw() chooses a function first, and then one of its problems, so that all functions are equally
+    likely."""
     for name in ("lower", "upper"):
         yield Problem(name, {}, "NNN", "MK KN", (measures.PROBLEMS[name].keep,) * 3, torch.matmul)
     yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
@@ -144,13 +151,13 @@ def table():
 
 PROBLEMS = {str(problem): problem for problem in table()}
 FUNCTIONS = {of.function: [name for name, problem in PROBLEMS.items() if problem.function == of.function] for of in PROBLEMS.values()}
-LARGEST_INVERSE = 256  # the largest inverse that tests/test_family.py checks
+LARGEST_INVERSE = 256  # the largest N of an inverse, as in tests/test_family.py
 
-# ---- A call: drawn, made, computed. ----------------------------------------------------------------------------------
+# ---- A call: how it is drawn and computed. ---------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
-    """The description of one call. It determines the call's inputs."""
+    """The description of one call. On one kind of device it determines the call's inputs."""
 
     seed: int
     number: int
@@ -178,7 +185,11 @@ def between(rng, low, high):
 
 
 def draw(seed, number, largest=8400, tf32=True):
-    """Returns the call with this number. Four of five calls are small. The sizes are spread so that every kernel is called."""
+    """Returns the call with this number. If `tf32` is false, no call allows TF32.
+
+    Four of five calls draw sizes up to a sixth of `largest`, and only one of fifty draws sizes up to `largest`. With these sizes, every
+    kernel that model_new.py chooses by default gets calls.
+    """
     rng = random.Random(f"{seed}/{number}")
     dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
     problem = rng.choice(FUNCTIONS[rng.choice(list(FUNCTIONS))])
@@ -214,15 +225,15 @@ LAYOUTS = {
 
 
 def within(V, more, columns):
-    """Returns a copy of V as a view of a larger matrix, which holds NaN elsewhere. The larger matrix has more[0] further rows and more[1]
-    further columns. The slice `columns` selects the columns that hold V."""
+    """Returns a copy of V as a view of a larger matrix, which holds NaN elsewhere. The larger matrix has more[0] rows above V, and more[1]
+    columns more than V. V takes the first columns that the slice `columns` selects."""
     room = V.new_full((*V.shape[:-2], V.shape[-2] + more[0], V.shape[-1] + more[1]), math.nan)
     return room[..., more[0] :, columns][..., : V.shape[-1]].copy_(V)
 
 
 def make(call, device):
-    """Returns the operands and the gradient of C, before lay_out() changes their layouts. Matrices to invert are well conditioned, unless
-    the call's values are `smooth`."""
+    """Returns the operands and the gradient of C, which lay_out() then brings into the call's layouts. Matrices to invert are well
+    conditioned, unless the call's values are `smooth`."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
     problem, size, made = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
     for number, letters in enumerate([*problem.operands.split(), "MN"]):
@@ -239,7 +250,7 @@ def make(call, device):
             if call.values == "smooth":
                 V = smooth_factor(rows, device, problem.options["unitriangular"]).expand(shape)
         made.append(V.to(call.dtype))
-    if call.values == "decades":  # pairs of float16 cannot represent this operand
+    if call.values == "decades":  # the columns of A span 16 decades; if there are few of them, pairs of float16 cannot represent A
         made[0] *= torch.logspace(-8, 8, made[0].shape[-1], device=device)
     return made
 
@@ -257,7 +268,7 @@ NAMES = ("C", "dA", "dB")  # the results of a call
 
 def by_torch(call, *given):
     """Returns {name: result} as torch computes it: C and, if the call has gradients, dA and dB. Operands are expanded to the whole batch
-    first, so that each product of the batch has gradients of its own."""
+    first. So each product of the batch has gradients of its own, even if B is broadcast."""
     problem = PROBLEMS[call.problem]
     *operands, G = (V.expand(*call.batch, *V.shape[-2:]).detach().requires_grad_(call.gradients) for V in given)
     C = problem.keep[-1](problem.by_torch(*problem.read(operands)))
@@ -266,8 +277,9 @@ def by_torch(call, *given):
 
 
 def in_float64(call, *given):
-    """Returns {name: result} in float64, and {name: the result of the operands' absolute values}. Results are sums of products of operands.
-    The second dict therefore has the sums of the magnitudes of all terms, by which errors are measured."""
+    """Returns two dicts in float64: {name: result}, and {name: result for the absolute values of the operands}. Each element of a result is
+    a sum of products. Its counterpart in the second dict is the sum of the magnitudes of these products. Errors are relative to that
+    sum."""
     return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
 
 
@@ -292,14 +304,14 @@ INVERSE_ERRORS = {torch.float64: 2e-15, torch.float32: 1e-6, torch.float16: 2.0*
 
 
 def expected_inverse(call, L, G):
-    """Returns what expected() returns, for an inverse X = L^-1. The error of X is measured by |X| |L| |X|, as the error of substitution is.
+    """Returns what expected() returns, for an inverse X = L^-1. The bound for X is proportional to |X| |L| |X|, as it is for substitution.
     The gradient dL = -X^T G X^T takes two products. Each product has its own error and inherits the errors of its operands."""
     problem = PROBLEMS[call.problem]
     (L,) = problem.read([L.double()])
     X = problem.by_torch(L)
     off = INVERSE_ERRORS[call.dtype] * (X.abs() @ L.abs() @ X.abs()) + 2.0**-24 * (call.dtype == torch.float16) * X.abs().sign()
 
-    def times(X, x, Y, y):  # x and y: by how much X and Y may be off
+    def times(X, x, Y, y):  # returns X Y and its bound; x and y are the bounds of X and Y
         inherited = x @ (Y.abs() + y) + X.abs() @ y
         largest, magnitude = (X @ Y).abs() + inherited, (X.abs() + x) @ (Y.abs() + y)
         return X @ Y, inherited + elementwise_bound(call.dtype, X.shape[-1], largest, magnitude, call.tf32)
@@ -313,7 +325,7 @@ def expected_inverse(call, L, G):
 
 
 def lay_out(call, *given):
-    """Returns the operands and the gradient in the call's layouts, with NaN for unread elements."""
+    """Returns the operands and the gradient of C in the call's layouts, with NaN in place of elements that must not be read."""
     laid = []
     for V, keep, layout in zip(given, PROBLEMS[call.problem].keep, call.layouts, strict=False):
         there = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
@@ -322,7 +334,7 @@ def lay_out(call, *given):
 
 
 def compute(call, solution, *laid):
-    """Computes the call by the solution. Returns {name: result}."""
+    """Lets the solution compute the call. Returns {name: result}."""
     problem, (*operands, G) = PROBLEMS[call.problem], laid
     torch.set_float32_matmul_precision("high" if call.tf32 else "highest")
     try:
@@ -340,15 +352,16 @@ def compute(call, solution, *laid):
 
 
 class Judge:
-    """Compares results with the expected ones. Reads the outcomes of many comparisons from the device at once."""
+    """Compares results with the expected ones. The outcomes stay on the device until settle() reads many at once, so the host seldom
+    waits."""
 
     def __init__(self, device):
         self.device, self.pending = torch.device(device), []
         self.comparisons, self.wrong, self.worst, self.worst_at = 0, [], 0.0, ""
 
     def compare(self, label, result, exact, bound, excuse=None):
-        """Compares a result with `exact`. If the error exceeds the bound, excuse() is called. It returns the factor by which the error may
-        exceed the bound."""
+        """Compares a result with `exact`. If the error exceeds the bound, settle() later calls excuse(), if there is one. excuse() returns
+        the factor by which the error may exceed the bound."""
         error = (result.double() - exact).abs_()
         self.pending.append((label, torch.where(error > 0, error / bound, 0 * error).max(), excuse))  # an error of NaN stays NaN
         if len(self.pending) >= SETTLED:
@@ -358,7 +371,7 @@ class Judge:
         if not self.pending:
             return
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # since the outcomes were computed on several streams
+            torch.cuda.synchronize(self.device)  # because the outcomes were computed on several streams
         pending, self.pending = self.pending, []
         self.comparisons += len(pending)
         for (label, _, excuse), excess in zip(pending, torch.stack([excess for _, excess, _ in pending]).tolist(), strict=True):
@@ -378,8 +391,11 @@ class Judge:
 
 def excuse(call, name, device):
     """Returns the factor by which a result's error may exceed its bound. As in check.py, the error may be up to twice that of torch's own
-    product, and 16-bit results may be rounded once more. This is necessary because tensor cores truncate. The error of a sum of terms of
-    one sign, such as squares, then grows faster than the root of the number of terms, and cuBLAS has this error as well."""
+    product, but not above the second bound of allowed(). The one rounding of a 16-bit result comes on top in any case.
+
+    This is necessary because tensor cores truncate. So the error of a sum of terms of one sign, such as squares, grows faster than the root
+    of the number of terms. cuBLAS has this error as well. The factor is 1 for float64, TF32, inverses and the dB of a broadcast B.
+    """
     problem = PROBLEMS[call.problem]
     if call.dtype == torch.float64 or call.tf32 or problem.function == "triangular_inverse" or (name == "dB" and call.broadcast):
         return 1.0
@@ -393,7 +409,7 @@ def excuse(call, name, device):
 
 
 def judge_call(call, solution, judge):
-    """Computes a call on the current stream, and has the judge compare its results."""
+    """Computes a call on the current stream, and lets the judge compare its results."""
     given = make(call, judge.device)
     wanted = expected(call, *given)
     for name, result in compute(call, solution, *lay_out(call, *given)).items():
@@ -419,11 +435,12 @@ class Soak:
         return CALLS[section] if self.calls is None else min(CALLS[section], self.calls)
 
     def late(self):
-        """Whether the section has used up its time."""
+        """Returns whether the section has used up its time."""
         return time.perf_counter() - self.started > self.seconds
 
     def streams(self, number=STREAMS):
-        """Returns new streams on which cuBLAS has already allocated its workspaces. cuBLAS computes the expected results."""
+        """Returns new streams, or None for each on a CPU. cuBLAS, which computes the expected results, has already allocated its workspaces
+        for them. So these do not count as memory that a section takes."""
         made = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
         for stream in [None, *made] if self.on_gpu else []:
             with on(stream):
@@ -434,7 +451,7 @@ class Soak:
         return made
 
     def memory(self):
-        """Releases torch's reserve. Returns the bytes of the device that torch's tensors take, and the bytes that the process holds.
+        """Releases torch's reserve. Returns the bytes of device memory that torch's tensors take, and the bytes that the process holds.
         Returns None on a CPU."""
         if not self.on_gpu:
             return None
@@ -445,8 +462,8 @@ class Soak:
 
 
 def held_by_this_process(device):
-    """Returns the bytes of a GPU that this process holds, as the driver counts them. If the driver does not tell processes apart, the bytes
-    of all processes are returned."""
+    """Returns the bytes of a GPU's memory that this process holds, as the driver counts them. If the driver does not tell processes apart,
+    the bytes of all processes are returned."""
     query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-compute-apps=pid,used_memory"]
     with contextlib.suppress(OSError, AttributeError, ValueError):
         said = subprocess.run([*query, "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
@@ -462,7 +479,7 @@ def on(stream):
 
 
 def growth(before, after):
-    """Messages about memory that a section took and did not give back."""
+    """Returns messages about memory that a section took and did not give back."""
     if before is None:
         return []
     lines = [f"tensors hold {after['tensors'] - before['tensors']} bytes more than before"] if after["tensors"] > before["tensors"] else []
@@ -502,7 +519,7 @@ def mixed(soak):
         with on(streams[call.stream]):
             judge_call(call, soak.solution, judge)
         number += 1
-        # Memory is measured only now, because by now every kernel is loaded, and cuBLAS has a workspace per stream.
+        # Memory is measured after a tenth of the calls, because in these calls CUDA loads most kernels.
         if number == max(1, planned // 10):
             judge.settle()
             before = soak.memory()
@@ -515,7 +532,8 @@ def mixed(soak):
 
 
 def threads(soak):
-    """Each of eight threads makes the next hundred calls on a stream of its own and ends. A new thread replaces it."""
+    """Eight threads make calls at the same time. Each makes a hundred calls on a stream of its own and ends, and a new thread replaces it.
+    No call allows TF32, because that setting applies to all threads."""
     planned, total = soak.planned("threads"), Judge(soak.device)
     lock, state, failures = threading.Lock(), {"next": 0, "done": 0, "before": None}, []
 
@@ -559,8 +577,8 @@ def threads(soak):
 # ---- Section: memory. ------------------------------------------------------------------------------------------------
 
 STEP = 2 << 20  # bytes; torch's allocator asks the driver for multiples of this
-# (dtype, problem, N, batch, layout). Some calls make one or two allocations. The other calls make many, for workspaces, copies for tensor
-# maps, and packed operands.
+# (dtype, problem, N, batch, layout). All calls compute gradients. The smallest call allocates little besides its results. Other calls also
+# allocate workspaces, packed operands, and copies of operands that tensor maps cannot describe.
 MEMORY_CALLS = [
     (torch.float32, "lower", 300, (), "rows"),
     (torch.float32, "lower", 1500, (), "rows"),
@@ -573,7 +591,7 @@ MEMORY_CALLS = [
 
 
 def take_reserve(device, total):
-    """Returns tensors that fill torch's reserve. Each further allocation then has to ask the driver for memory."""
+    """Returns tensors that fill torch's reserve. A further allocation then has to ask the driver for memory."""
     torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total, device)
     taken, size = [], 1 << 30
     while size >= 512:
@@ -585,7 +603,8 @@ def take_reserve(device, total):
 
 
 def memory(soak):
-    """Repeats each call while the limit on torch's memory rises from zero in small steps. So each allocation of the call fails once."""
+    """Repeats each call with a rising limit on the memory that torch may ask the driver for, from zero in steps of 2 MB. So each request to
+    the driver that a call makes fails at least once."""
     need_gpu(soak)
     judge, failures, calls, refused = Judge(soak.device), [], 0, 0
     total = torch.cuda.get_device_properties(soak.device).total_memory
@@ -599,7 +618,7 @@ def memory(soak):
             judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, soak.device))
         judge.settle()
         limit, held = 0, 0
-        while held < 2 and not soak.late():  # until the call has succeeded twice
+        while held < 2 and not soak.late():  # until the call has succeeded with two limits
             gc.collect()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -625,7 +644,7 @@ def memory(soak):
                 time.sleep(0.01)  # autograd's thread may still be releasing the tensors of the failed call
             if torch.cuda.memory_allocated() > allocated:
                 failures.append(f"{call}, with {limit >> 20} MB: {torch.cuda.memory_allocated() - allocated} bytes were not given back")
-            for name, result in compute(call, soak.solution, *laid).items():  # the next call has no limit and must be right
+            for name, result in compute(call, soak.solution, *laid).items():  # without a limit, it must repeat `good`
                 judge.compare(f"{name} of {call} after {limit >> 20} MB", result, good[name].double(), torch.zeros_like(wanted[name][1]))
             judge.settle()
             calls, limit = calls + 2, limit + STEP
@@ -654,7 +673,7 @@ GRAPHS = [  # dtype, problem, sides, batch, gradients
 
 
 def captured(call, soak, stream):
-    """Captures a call. Returns (the graph's static operands, the graph, the graph's static results)."""
+    """Captures a call as a CUDA graph. Returns the graph's static operands with the gradient of C, the graph, and its static results."""
     operands = make(call, soak.device)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
@@ -668,7 +687,8 @@ def captured(call, soak, stream):
 
 
 def graphs(soak):
-    """Two graphs of each call run on two streams at once. Between launches other work allocates and writes memory."""
+    """Launches two graphs of each call in turns, on two streams, so that they may run at the same time. Between launches, other work on
+    these streams allocates and writes memory."""
     need_gpu(soak)
     planned, judge, done = soak.planned("graphs"), Judge(soak.device), 0
     each = max(2, planned // len(GRAPHS))
@@ -703,8 +723,9 @@ def graphs(soak):
 
 
 def streams(soak):
-    """One stream makes operands, a second one multiplies them, and a third one compares the results. In some calls two of the three are the
-    same stream. The memory of the operands is freed as soon as the product is launched, and is then overwritten."""
+    """One stream makes operands, a second one multiplies them, and a third one compares the results. In two of three calls the second
+    stream is also the first or the third one. The operands are freed as soon as the product is launched. Then NaN is written to new tensors
+    of their shapes, which must not get the operands' memory too early."""
     need_gpu(soak)
     planned, judge, all_streams, number = soak.planned("streams"), Judge(soak.device), soak.streams(), 0
     before = None
@@ -722,7 +743,7 @@ def streams(soak):
         shapes = [V.shape for V in laid]
         del given, laid
         for stream in (maker, multiplier):
-            with torch.cuda.stream(stream):  # if the memory is reused too early, these writes spoil the product
+            with torch.cuda.stream(stream):  # if the operands' memory is reused too early, these writes spoil the product
                 for shape in shapes:
                     torch.full(shape, math.nan, dtype=call.dtype, device=soak.device)
         reader.wait_stream(multiplier)
@@ -746,8 +767,8 @@ def streams(soak):
 
 
 def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
-    """Compares a result with X Y, in parts of limited size: rows of C, or products of the batch. X and Y are dense, with zeros for elements
-    that do not exist. keep(part, first) returns the triangle of a part whose first row is `first`."""
+    """Compares a result with X Y, in parts of at most `elements` elements if possible. A part has some rows of C, or some products of a
+    batch. A triangular X or Y holds zeros outside its triangle. keep(part, first) masks a part that begins at row `first` of C."""
     batched = result.dim() > 2
     step = max(1, elements // (result[0].numel() if batched else max(X.shape[-1], result.shape[-1])))
     y = None if batched else Y.double()
@@ -762,11 +783,11 @@ def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
         bound = elementwise_bound(dtype, X.shape[-1], exact, magnitude)
         judge.compare(f"{label}, from {'product' if batched else 'row'} {at} on", result[part], exact, bound)
         del exact, magnitude, bound
-        judge.settle()  # so that little memory is held
+        judge.settle()  # reports a wrong part at once
 
 
 def far_apart(V, strides, soak):
-    """A copy of V with these strides, in elements."""
+    """Returns a copy of V with these strides, in elements."""
     room = torch.empty(1 + sum((size - 1) * stride for size, stride in zip(V.shape, strides, strict=True)), dtype=V.dtype, device=V.device)
     return room.as_strided(V.shape, strides).copy_(V)
 
@@ -842,12 +863,13 @@ def large(soak):
     return Outcome("N = 32768, elements 2^31 apart, batches of 10^5, all elements", done, len(cases), judge, details={"seconds": timings})
 
 
-# ---- Section: the largest error. -------------------------------------------------------------------------------------
+# ---- Section: the search for large errors. ---------------------------------------------------------------------------
 
 
 def changed(found, N, number, generator):
-    """Returns values of 24 bits for A and for B, one for each of N values of k. The first 50 candidates are drawn anew, and sometimes only
-    every n-th k has values that are not zero. Later candidates change some values of `found`, the best candidate so far."""
+    """Returns the next candidate: one value for A and one for B, for each of the N values of k. Each of the first 50 candidates is drawn
+    anew, from numbers of 24 bits in [1, 2), which may repeat with a period. In some of them only every n-th k has values that are not zero.
+    A later candidate changes some values of `found`, the best candidate so far."""
 
     def pick(*of):
         return of[int(torch.randint(len(of), (), generator=generator))]
@@ -863,8 +885,9 @@ def changed(found, N, number, generator):
 
 
 def search(soak):
-    """Searches for operands with a large error. All rows of A are the same, and so are all columns of B. Element (i, j) of the product is
-    then the sum of the same terms over k = j..i, so that one product has the sums over every range of k."""
+    """Searches for operands with a large error. Within the triangles, A has the same values a in each row, and B has the same values b in
+    each column. Element (i, j) of the product is then the sum of a[k] b[k] over k = j..i, so one product has the sums over every range of
+    k."""
     sizes = (300, 1000, 1500, 4096, 8192) if soak.on_gpu else (100, 200)
     judge, done, planned, details = Judge(soak.device), 0, soak.planned("search") // len(sizes) * len(sizes), {}
 
@@ -897,7 +920,7 @@ def search(soak):
 
 # ---- Section: two devices. -------------------------------------------------------------------------------------------
 
-FIRST_CALLS = [  # (dtype, N, how): each call runs in a process of its own, whose current device is cuda:0
+FIRST_CALLS = [  # (dtype, N, how): the first call of a process, on cuda:1 while the current device is cuda:0
     (torch.float16, 1500, "forward"),
     (torch.float16, 1500, "backward"),
     (torch.bfloat16, 4000, "in a thread"),
@@ -910,7 +933,7 @@ STEPS, RATE = 3, 0.1
 
 
 def first_call(file, device, number, seed):
-    """The process of a first call runs this function. It ends with status 1 if a result is wrong."""
+    """Makes a first call, in a process of its own. The process ends with status 1 if a result is wrong or missing."""
     dtype, N, how = FIRST_CALLS[number]
     solution, judge = benchmark.load(file), Judge(device)
     call = Call(seed, number, dtype, False, "lower", (N,) * 3, (), False, ("rows",) * 3, "uniform", how != "forward", 0)
@@ -925,7 +948,7 @@ def first_call(file, device, number, seed):
 
 
 class Tiny(torch.nn.Module):
-    """A module with two parameters. The solution multiplies them, and inputs are multiplied by the product."""
+    """A module with two parameters A and B. The solution computes their product, which multiplies the input."""
 
     def __init__(self, solution, N, dtype, device):
         super().__init__()
@@ -938,8 +961,8 @@ class Tiny(torch.nn.Module):
 
 
 class Exact:
-    """Takes the place of the solution in a Tiny, and computes the product by torch. Such a Tiny is trained in float64, and its parameters
-    are the reference for the solution's trainings."""
+    """Takes the place of the solution in a Tiny, and computes the product by torch. Such a Tiny is trained in float64. Its parameters are
+    the reference for trainings with the solution."""
 
     class ModelNew(torch.nn.Module):
         def forward(self, A, B):
@@ -959,12 +982,12 @@ def steps(model, inputs, scale, number):
 
 
 def train(rank, world, folder, file, device, kind, dtype, N):
-    """Each process of a training runs this function. Process 0 writes how far the trained parameters are from the parameters that one
-    process trains in float64."""
+    """Each process of a training runs this function. It trains once by itself, in float64 and with the inputs of all processes, and once
+    together with the other processes, by DDP or FSDP. Process 0 writes the difference of the parameters to a file: see training_error."""
     import torch.distributed as distributed
     from torch.distributed import fsdp
 
-    os.environ["NCCL_NVLS_ENABLE"] = "0"  # no NVLink multicast
+    os.environ["NCCL_NVLS_ENABLE"] = "0"  # no NVLink multicast, which not every host allows
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.set_device(rank)
@@ -986,15 +1009,15 @@ def train(rank, world, folder, file, device, kind, dtype, N):
         own = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
         start = Tiny(Exact, N, dtype, device).double()
         moves = [(e - s, p.detach().double() - s) for e, s, p in zip(exact.parameters(), start.parameters(), own, strict=True)]
-        error = max(((o - e).norm() / e.norm()).item() for e, o in moves)  # relative to what the steps changed
+        error = max(((o - e).norm() / e.norm()).item() for e, o in moves)  # relative to the exact move
     if rank == 0:
         Path(folder, "error").write_text(repr(error))
     distributed.destroy_process_group()
 
 
 def training_error(file, device, kind, dtype, N, world=2):
-    """The difference between training in several processes and in one process in float64, relative to what the steps changed in a
-    parameter."""
+    """Trains in several processes, and in one process in float64. Returns how far the trained parameters differ, relative to how far the
+    training in float64 has moved them. The result is the larger value of the two parameters."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(train, (world, folder, str(file), device, kind, dtype, N), nprocs=world)
         return float(Path(folder, "error").read_text())
@@ -1012,7 +1035,8 @@ def devices(soak):
         child.join()
         if child.exitcode:
             failures.append(f"the first call of a process, {how}, {dtype}, N = {N}, on cuda:1: its process ended with {child.exitcode}")
-    # These calls run on cuda:1, while the current device is cuda:0.
+    # The operands of these calls are on cuda:1. A quarter of the calls have no stream and run while the current device is cuda:0. In the
+    # other calls torch.cuda.stream() makes cuda:1 the current device.
     streams, done = [None, *(torch.cuda.Stream("cuda:1") for _ in range(3))], 0
     while done < planned // 2 and not soak.late():
         call = draw(soak.seed + 3, done, soak.largest // 2)
@@ -1022,7 +1046,7 @@ def devices(soak):
     judge.settle()
     if torch.cuda.current_device() != 0:
         failures.append(f"the current device is {torch.cuda.current_device()} after calls on cuda:1; it was 0")
-    # Here two threads make calls at once, one thread per device.
+    # Two threads make calls at the same time, one thread per device.
     judges, counts = [Judge(f"cuda:{device}") for device in range(2)], [0, 0]
 
     def work(device):
@@ -1059,7 +1083,7 @@ SECTIONS |= {"search": search, "devices": devices}
 
 
 def run_section(name, soak, record, described):
-    """Runs a section, and adds its row to the record."""
+    """Runs a section, and puts its row into the record in place of an earlier one. A skipped section leaves the record as it is."""
     print(f"\n== {name}", flush=True)
     soak.started = time.perf_counter()
     try:
@@ -1103,16 +1127,22 @@ def run_section(name, soak, record, described):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--section", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
-    parser.add_argument("--calls", type=benchmark.positive, metavar="N", help="the most calls of a section, if it has more")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"the most seconds of a section (default {SECONDS:.0f})")
+    parser.add_argument(
+        "--calls", type=benchmark.positive, metavar="N", help="make at most N calls per section, except in memory and large"
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"end a section early after this time (default {SECONDS:.0f})")
     parser.add_argument(
         "--largest", type=benchmark.positive, metavar="N", help="the largest size that is drawn (default 8400; on a CPU 200)"
     )
-    parser.add_argument("--call", type=int, metavar="NUMBER", help="make only this one of the mixed calls")
+    parser.add_argument("--call", type=int, metavar="NUMBER", help="make only the call of this number in the section mixed")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything that is drawn (default 0)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="the folder in which soak.json is replaced"
+        "--out",
+        type=Path,
+        default=ROOT / "benchmarks" / "results",
+        metavar="DIR",
+        help="the folder of soak.json (default: benchmarks/results)",
     )
     parser.add_argument("--commit", help="the commit to record, if git cannot tell it")
     parser.add_argument(
@@ -1131,7 +1161,7 @@ def parse_arguments(arguments):
 def main(arguments=None):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")
-    # torch has to sum its own 16-bit products in float32, as the solution does.
+    # torch has to sum its own 16-bit products in float32, as the solution does. Otherwise excuse() would allow too large errors.
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
     bench = benchmark.Bench(given.device, given.solution, seed=given.seed)

@@ -1,7 +1,9 @@
-// TRACE(role, event) records when a role of a CTA reaches an event of the fp16x3 kernel. `benchmark.py --suite cycles` uses it.
+// TRACE(role, event) records when a role of a CTA of the fp16x3 kernel reaches an event. `benchmark.py --suite cycles` uses it. The 16-bit
+// kernel shares some code with the fp16x3 kernel, and therefore records some of the events, too.
 //
-// NVCC_APPEND_FLAGS="-include benchmarks/trace.cuh" puts this file in front of model_new.py's CUDA source. Without this file that source
-// defines an empty TRACE. %clock64, the clock of an SM, measures durations on this SM. %globaltimer relates the times of different SMs.
+// NVCC_APPEND_FLAGS="-include $PWD/benchmarks/trace.cuh" puts this file in front of model_new.py's CUDA source. Without this file that
+// source defines an empty TRACE. %clock64, the clock of an SM, measures durations within one SM. %globaltimer relates the times of
+// different SMs.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -10,8 +12,8 @@ enum TraceEvent : int {
   kEntered, kPreviousDone, kFirstStageFull, kTileSummed, kTileWritten, kTilesDone, kExited, kChainSummed, kChainKept, kZerosBegun, kZerosWritten
 };
 
-// The entries of one role of one CTA. `count` also counts events for which no entry is left. cycles.py reads a Trace as an array of 64-bit
-// words.
+// The events that one role of one CTA has recorded. `count` also counts events for which no entry was left. cycles.py reads a Trace as an
+// array of 64-bit words.
 struct Trace {
   unsigned long long count, unused;
   struct {
@@ -39,7 +41,8 @@ static __device__ inline void trace(int role, int event) {
 }
 #define TRACE(role, event) trace(role, event)
 
-// Each part of the build has its own `traces`. take_traces_0 copies the traces of part 0 to the host and clears them.
+// nvcc compiles the source in several object files, each with another value of PART and with its own `traces`. If PART is 0, the function
+// take_traces_0 copies the traces of this object file to the host and clears them.
 #define TRACE_NAME_2(part) take_traces_##part
 #define TRACE_NAME(part) TRACE_NAME_2(part)
 extern "C" __attribute__((visibility("default"))) int TRACE_NAME(PART)(void* to) {

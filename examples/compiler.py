@@ -1,4 +1,4 @@
-"""Prints the pip packages that bring an nvcc for the installed torch, on a machine without a CUDA toolkit.
+"""Prints the pip packages that bring an nvcc for the installed torch. They serve a machine without a CUDA toolkit.
 
 The command below installs the packages. If there are no such packages, the script says why on standard error, and nothing is installed.
 
@@ -14,15 +14,15 @@ SOLUTION = Path(__file__).parents[1] / "model_new.py"
 
 
 def read_names():
-    """Returns the names of the packages, which stand in model_new.py. That file is not imported, because an import builds the kernels."""
+    """Reads the names of the packages from model_new.py. That file is not imported, because its import would try to build the kernels."""
     statements = ast.parse(SOLUTION.read_text(encoding="utf-8")).body
     (names,) = (each.value for each in statements if isinstance(each, ast.Assign) and ast.unparse(each.targets) == "_PIP_PACKAGES")
     return ast.literal_eval(names)
 
 
 def packages(cuda):
-    """Returns the packages that pip is to install for `cuda`, which is torch.version.cuda. If there are none, a ValueError says
-    why."""
+    """Returns the packages that pip is to install for `cuda`, the value of torch.version.cuda. Raises ValueError with the reason if there
+    are none."""
     if cuda is None:
         raise ValueError("this torch is for CPUs, and nothing has to be compiled")
     if int(cuda.split(".")[0]) < 13:

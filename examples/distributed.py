@@ -6,9 +6,12 @@ Without torchrun the script runs in one process, for comparison. GPUs communicat
     torchrun --nproc-per-node 2 examples/distributed.py --size 32768
     python examples/distributed.py
 
-register() tells torch.distributed.tensor how to divide the operators of model_new.py. The functions of model_new.py then take DTensors.
-column_parallel() computes one product. Every rank has all of A, and each rank has some columns of B and the same columns of C.
-The script compares the results and the gradients of both with float64. It prints the times on all devices beside the times on one device.
+register() tells torch.distributed.tensor how to divide the operators of model_new.py. The functions of model_new.py, except explain, then
+take DTensors. column_parallel() computes one product. Every rank has all of A, and each rank has some columns of B and the same columns of
+C.
+
+The script measures a batch of DTensors, and one product by column_parallel(). It compares their results and gradients with float64, and
+prints the times on all devices beside the times on one device.
 """
 
 import argparse
@@ -34,19 +37,20 @@ import model_new  # noqa: E402
 from model_new import triangular_matmul, tril_matmul  # noqa: E402
 
 NN, NT, TN = model_new._NN, model_new._NT, model_new._TN  # the operator's numbers for X Y, X Y^T and X^T Y
-ALL, LOWER = model_new._FULL, model_new._TRIL  # masks: which elements a matrix has
+ALL, LOWER = model_new._FULL, model_new._TRIL  # masks: a matrix has all of its elements, or only its lower triangle
 
-LARGEST_ERROR = 1e-6  # |C - exact| / |exact| in float32
+LARGEST_ERROR = 1e-6  # the largest accepted error of C and of the gradients, |C - exact| / |exact|, in float32
 
 # ---- (a) DTensors: what may be divided. ------------------------------------------------------------------------------
 
 
 def product_placements(X, Y, contraction, structure):
-    """Returns the placements of C, X and Y along one dimension of a mesh, where C[i, j] is the sum over k of X[i, k] Y[k, j].
+    """Returns the allowed placements of C, X and Y along one dimension of a mesh. C[i, j] is the sum over k of X[i, k] Y[k, j], where X
+    and Y may be transposed first (see `contraction`).
 
     A leading dimension may always be divided. An index i, j or k may be divided if neither of the two matrices with this index is
     triangular or symmetric. For example, the columns of X in triangular_matmul(A, X) may be divided. The columns of X in gram(X) may be
-    divided, too, and each rank then has one term of the sum (Partial).
+    divided, too. Each rank then computes a matrix, and the sum of these matrices is C (Partial).
     """
     x, y, c = model_new._masks(structure)
     rows, columns = X.ndim - 2, X.ndim - 1
@@ -61,15 +65,15 @@ def product_placements(X, Y, contraction, structure):
 
 
 def inverse_placements(L, unitriangular):
-    """Returns the placements of an inverse and of L along one dimension of a mesh. Only leading dimensions may be divided."""
+    """Returns the allowed placements of an inverse and of L along one dimension of a mesh. Only leading dimensions may be divided."""
     ways = [Shard(d) for d in range(L.ndim - 2)]
     warn_of_gathering("inverse", ("L", L, set(ways)))
     return [([way], [way, None]) for way in (Replicate(), *ways)]
 
 
 def warn_of_gathering(operator, *operands):
-    """Warns that DTensor will gather an operand that cannot stay divided. DTensor gathers operands of torch's own operators in the same
-    way. It caches its decision, so that there is one warning per shape."""
+    """Warns if DTensor will gather an operand that cannot stay divided. DTensor gathers operands of torch's own operators in the same way.
+    It caches its decision for each shape, so the warning comes once per shape."""
     for name, T, known in operands:
         wrong = [place for place in T.placements if place.is_shard() and place not in known]
         if wrong:
@@ -82,10 +86,11 @@ def warn_of_gathering(operator, *operands):
 
 
 def register():
-    """Makes the functions of model_new.py, and their gradients, take DTensors.
+    """Makes the functions of model_new.py, except explain, take DTensors. This includes their gradients.
 
     DTensors that are replicated, or sharded over leading dimensions, are multiplied without communication. If one operand is replicated
-    and the other is sharded, each rank uses its part of the replicated one, and an all-reduce sums that operand's gradient.
+    and the other one is sharded, each rank uses the part of the replicated operand that it needs. In the backward pass an all-reduce then
+    sums the gradient of the replicated operand.
 
     An operand is gathered first if a sharded dimension is no multiple of the mesh's size. It is also gathered, with a warning, if
     product_placements does not allow its placement. An operand of partial sums is summed over the ranks first. A dimension of size 1 that
@@ -99,13 +104,13 @@ def register():
 
 # ---- (b) One product: the order of its columns. ----------------------------------------------------------------------
 #
-# Column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds. The first half of the columns therefore has 7/8 of the work.
+# Column j of tril(A) tril(B) takes about (N - j)^2 / 2 multiply-adds. The first half of the columns therefore has 7/8 of the work.
 #
-# So columns are cut into 2 * world * folds blocks of equal width. A fold is 2 * world consecutive blocks. Its first `world` blocks go to
-# the ranks 0, 1, .., world - 1, and its other blocks to the ranks world - 1, .., 1, 0. Every second fold reverses the order of the ranks.
-# The two opposite orders in a fold even out work that falls linearly. The reversal of every second fold evens out most of the remaining
-# difference. With two ranks and two folds, both ranks have the same work. In the folded order the blocks of rank 0 come first, then the
-# blocks of rank 1, and so on.
+# To spread the work evenly over the ranks, the columns are cut into 2 * world * folds blocks of equal width. A fold is 2 * world
+# consecutive blocks. Its first `world` blocks go to the ranks 0, 1, .., world - 1, and its other blocks to the ranks world - 1, .., 1, 0.
+# In every second fold the order of the ranks is reversed. The two opposite orders in a fold even out work that falls linearly. The reversal
+# in every second fold evens out most of the remaining difference. With two ranks and two folds, both ranks have the same work. The folded
+# order lists the blocks of rank 0 first, then the blocks of rank 1, and so on.
 
 
 def blocks_of(rank, world, folds):
@@ -116,7 +121,7 @@ def blocks_of(rank, world, folds):
 
 
 def folded_order(N, world, folds):
-    """Returns the matrix's column number for each column of the folded order. N must be a multiple of 2 * world * folds."""
+    """Returns, for each column of the folded order, its number in the matrix. N must be a multiple of 2 * world * folds."""
     if world < 1 or folds < 1 or N % (2 * world * folds):
         raise ValueError(f"column_parallel: {N} columns cannot be cut into 2 * {world} * {folds} blocks (ranks, folds) of equal width")
     blocks = torch.arange(N).view(2 * world * folds, N // (2 * world * folds))
@@ -130,12 +135,12 @@ def fold(T, world, folds):
 
 
 def unfold(T, world, folds):
-    """Undoes fold."""
+    """Returns the columns of a matrix in their original order. It undoes fold()."""
     return T[:, folded_order(T.shape[1], world, folds).argsort().to(T.device)]
 
 
 def multiply_adds(N, world, folds):
-    """Returns the multiply-adds of each rank, which are the sum of (N - j) (N - j + 1) / 2 over its columns j."""
+    """Returns the number of multiply-adds of each rank. It is the sum of (N - j) (N - j + 1) / 2 over the rank's columns j."""
     left = N - folded_order(N, world, folds)
     return (left * (left + 1) // 2).view(world, -1).sum(1).tolist()
 
@@ -144,20 +149,22 @@ def multiply_adds(N, world, folds):
 
 
 class ColumnBlocks(torch.autograd.Function):
-    """C = tril(A) tril(B) for the columns of one rank. A is (N, N); B and C are (N, width * number of blocks).
+    """Computes C = tril(A) tril(B) for the columns of one rank. A is (N, N). B and C are (N, width * number of blocks).
 
-    A block of columns is zero above its diagonal block. Let 1 stand for the rows of the diagonal block, and 2 for the rows below. Then
+    A block of columns has a diagonal block, and zeros above it. Let 1 stand for the rows of the diagonal block, and 2 for the rows below.
+    Then
 
         C1 = tril(A11) tril(B1),    C2 = A21 tril(B1) + tril(A22) B2
 
-    These products leave out every multiplication by zero. With eight blocks, a single triangular_matmul(A, tril(B)) over the rows from the
-    diagonal block on would do a fifth more work. This class is an autograd.Function, because such a function can write results in place.
-    Otherwise autograd would copy C twice to join slices.
+    These products leave out all terms that contain a zero of a triangle. With eight blocks, a single triangular_matmul(A, tril(B)) over the
+    rows from the diagonal block on would do a fifth more work. This class is an autograd.Function, because its forward pass can write
+    slices of C in place. With ordinary operations autograd would copy C twice to join the slices.
     """
 
     @staticmethod
     def parts(N, starts, columns):
-        """Yields three slices for each block: its columns in B and C, the rows of its diagonal block, and the rows below."""
+        """Yields three slices for each block: its columns in B and C, the rows of its diagonal block, and the rows below. `starts` has the
+        first column of each block in the whole matrix, which is also the first row of the diagonal block."""
         width = columns // len(starts)
         for number, start in enumerate(starts):
             yield slice(number * width, (number + 1) * width), slice(start, start + width), slice(start + width, N)
@@ -176,7 +183,7 @@ class ColumnBlocks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, G):
-        """Computes dA and dB as sums of masked products. The operator tril_matmul.product computes these."""
+        """Computes dA and dB as sums of masked products, by the operator tril_matmul.product."""
         A, B = ctx.saved_tensors
         dA, dB = torch.zeros_like(A), torch.zeros_like(B)
 
@@ -200,14 +207,14 @@ def column_parallel(A, B, mesh, folds=2):
         A: A DTensor (N, N). If it is not replicated, it is gathered.
         B: A DTensor (N, N) with columns in the folded order (see fold). It is sharded over its columns, [Shard(1)].
         mesh: A DeviceMesh with one dimension.
-        folds: The number of folds. More folds spread the work more evenly, in smaller products. N must be a multiple of
-            2 * mesh.size() * folds.
+        folds: The number of folds. If it is doubled, the work is spread more evenly, but the products are smaller. N must be a multiple
+            of 2 * mesh.size() * folds.
 
     Returns:
         A DTensor C, which has the folded order and the placement of B.
 
-    The forward pass needs no communication. In the backward pass dB stays where B is. Each rank computes its columns' contribution to dA,
-    and one all-reduce of N * N elements adds the contributions. C is differentiable once.
+    If A is replicated, the forward pass needs no communication. In the backward pass dB stays where B is. Each rank computes the
+    contribution of its columns to dA, and one all-reduce of N * N elements adds the contributions. C is differentiable once.
     """
     if mesh.ndim != 1:
         raise ValueError(f"column_parallel: mesh must have one dimension, but has shape {tuple(mesh.shape)}")
@@ -228,7 +235,7 @@ def column_parallel(A, B, mesh, folds=2):
         in_grad_placements=([Partial()], [Shard(1)]),
         device_mesh=mesh,
     )
-    # In the backward pass redistribute takes the gradient of A from Partial to Replicate, which is the all-reduce.
+    # In the backward pass, redistribute turns the gradient of a replicated A from Partial into Replicate. This is the all-reduce.
     return local(A.redistribute(mesh, [Replicate()]), B)
 
 
@@ -241,7 +248,7 @@ def normal(*shape, seed, device):
 
 
 def with_gradients(function, *operands, G):
-    """Returns the result of a function, and the gradients of its operands if G is the gradient of the result."""
+    """Returns the result of a function, and the gradients of its operands, where G is the gradient of the result."""
     operands = [T.detach().requires_grad_() for T in operands]
     C = function(*operands)
     return C.detach(), *torch.autograd.grad(C, operands, G)
@@ -254,7 +261,7 @@ def exact(A, B, G):
 
 
 def slowest(call, device):
-    """Returns the time of a call on the slowest rank, in ms. Several calls are made in a row, as in a training."""
+    """Returns the time of a call on the slowest rank, in ms. The calls are made in rows of five, as a training makes successive calls."""
     took = torch.tensor(milliseconds(call, device, calls=5, in_a_row=5), device=device)
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
     return took.item()
@@ -265,8 +272,8 @@ def largest_error(results, expected):
 
 
 def print_rows(what, alone, together, error, device):
-    """Prints two rows of the table and returns them. One row is the forward pass, and one is forward with backward. Each row compares one
-    device with all devices."""
+    """Measures two rows of the table, prints them on rank 0 and returns them. The first row is for the forward pass, and the second one is
+    for forward and backward. Each row compares the time on one device with the time on all devices."""
     rows = []
     for name, *calls in zip(("forward", "forward + backward"), alone, together, strict=True):
         one, all_ = (slowest(call, device) for call in calls)
@@ -325,7 +332,7 @@ def parse_arguments(arguments):
         help="the number of products in a batch and their size (default 512 512, on a CPU 16 64)",
     )
     add_device(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the table's rows are written as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a JSON file to which the table's rows are also written")
     given = parser.parse_args(arguments)
     if given.size is None:
         given.size = 8192 if given.device == "cuda" else 1024
@@ -360,8 +367,8 @@ def main(arguments=None):
         rows += columns(mesh, given.size, given.folds, given.device)
         if given.json and dist.get_rank() == 0:
             given.json.write_text(json.dumps(rows, indent=1) + "\n")
-        # If a thread of gloo releases tensors while Python ends, the process aborts. The barrier and the pause prevent that. In torch 2.13
-        # the process aborts with plain DTensors as well.
+        # If a thread of gloo releases tensors while Python ends, the process aborts. The barrier and the pause prevent that. The cause is
+        # not model_new.py: in torch 2.13 the process also aborts if only torch's own operators use DTensors.
         dist.barrier()
         time.sleep(0.1)
     finally:

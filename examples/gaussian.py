@@ -5,9 +5,9 @@ The script runs on the GPU if there is one.
     python examples/gaussian.py
     python examples/gaussian.py --batch 64 --size 256 --samples 1000
 
-torch.distributions.MultivariateNormal(mean, scale_tril=L) treats L as a dense matrix when it draws samples or computes the covariance and
-the precision. This script computes the same with triangular_matmul, gram and triangular_inverse. It compares each result with that of
-torch, and times both.
+torch.distributions.MultivariateNormal(mean, scale_tril=L) treats L as a dense matrix when it draws samples or computes the covariance. For
+the precision it calls torch.cholesky_inverse. This script computes all three with triangular_matmul, gram and triangular_inverse. It
+compares each result with one that torch has computed, and times both ways.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from timing import add_device, milliseconds, name_of, note_of, relative_error  #
 from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
 
 LARGEST_COPY = 5 * 10**9  # bytes; rsample is not timed if it would copy more
-LARGEST_DIFFERENCE = 1e-5  # the largest difference between our float32 result and torch's, relative to its norm
+LARGEST_DIFFERENCE = 1e-5  # the largest accepted difference between our float32 result and torch's, relative to the norm of torch's
 
 
 def make_factors(batch, size, device="cpu", seed=0):
@@ -72,7 +72,7 @@ def main(arguments=None):
     one = torch.eye(given.size, device=given.device).expand(L.shape)
 
     def of_torch():
-        """Makes a new distribution for each call, because a distribution caches what it has computed."""
+        """Returns a new distribution at each call, because a distribution caches the matrices that it has computed."""
         return MultivariateNormal(mean, scale_tril=L, validate_args=False)
 
     print(f"{given.batch} distributions of {given.size} variables, {given.samples} samples each, float32")
@@ -89,8 +89,8 @@ def main(arguments=None):
         mine, its = (milliseconds(call, given.device) for call in (ours, its))
         print(f"{name:<18} {mine:>10.3f} {its:>10.3f} {its / mine:>7.2f}x {difference:>11.1e}")
         different = max(different, difference)
-    # rsample copies L for each sample and multiplies each copy by one column. Because of these copies it is not in the table, but printed
-    # by itself.
+    # rsample copies L for each sample, and multiplies each copy by one column. Because of these copies its time is not in the table, but
+    # printed below it.
     copies, shape = given.samples * L.nbytes, torch.Size([given.samples])
     if copies <= LARGEST_COPY:
         drawn, rsample = (

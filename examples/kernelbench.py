@@ -1,6 +1,8 @@
 """Writes a copy of model_new.py that solves a level 1 problem of KernelBench, with the names that KernelBench looks for.
 
-python examples/kernelbench.py upper file.py         problem 14; lower: 15, transposed_a: 16
+python examples/kernelbench.py upper file.py           problem 14
+python examples/kernelbench.py lower file.py           problem 15
+python examples/kernelbench.py transposed_a file.py    problem 16
 """
 
 import argparse
@@ -9,7 +11,7 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROBLEMS = {  # problem: (its number, the prefix of the model's name, its inputs)
+PROBLEMS = {  # problem: (its number, the prefix of its class in model_new.py, the code that makes its inputs)
     "lower": (15, "", None),  # model_new.py already has the inputs of this problem
     "upper": (14, "Upper", "[torch.rand(4096, 4096).triu() for _ in range(2)]"),
     "transposed_a": (16, "TransposedA", "[torch.rand(8192, 2048), torch.rand(8192, 4096)]"),
@@ -17,7 +19,8 @@ PROBLEMS = {  # problem: (its number, the prefix of the model's name, its inputs
 
 
 def export(text, problem):
-    """The text of a solution, with the names that KernelBench expects for a problem. Raises ValueError if the text lacks a definition."""
+    """Returns the text of a solution for `problem`. For problems 14 and 16 it ends with new definitions of ModelNew and get_inputs, which
+    are the names that KernelBench looks for. Raises ValueError if the text lacks a definition that the problem needs."""
     number, prefix, inputs = PROBLEMS[problem]
     body = ast.parse(text).body
     defined = {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
@@ -34,9 +37,11 @@ def export(text, problem):
 def main(argv=None):
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="kernelbench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problem", choices=list(PROBLEMS), help="what model_new.py is to compute there")
-    parser.add_argument("file", help="to be written; one that is there is not replaced")
-    parser.add_argument("--solution", metavar="FILE", default=os.path.join(HERE, "..", "model_new.py"), help="default: model_new.py")
+    parser.add_argument("problem", choices=list(PROBLEMS), help="the problem that the copy is to solve")
+    parser.add_argument("file", help="the file to write; an existing file is not replaced")
+    parser.add_argument(
+        "--solution", metavar="FILE", default=os.path.join(HERE, "..", "model_new.py"), help="the file to copy (default: model_new.py)"
+    )
     options = parser.parse_args(argv)
     try:
         with open(options.solution, encoding="utf-8") as source:

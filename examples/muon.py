@@ -5,13 +5,14 @@ The script times a few sizes, in bfloat16 on the GPU if there is one, and otherw
     python examples/muon.py
     python examples/muon.py --sizes 4096x4096 1024x4096
 
-Muon replaces the update X of a matrix by a polynomial of X, which has the same singular vectors, and singular values near 1. (Keller
-Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024, https://kellerjordan.github.io/posts/muon.) Each iteration
-has three products. Two of them are symmetric: A = X X^T, and A A, which is A A^T because A is symmetric. gram() computes only one half
-of each symmetric product.
+Muon replaces the update X of a matrix by a polynomial of X. The polynomial has the same singular vectors as X. Its singular values are near
+1, except where those of X are tiny. (Keller Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024,
+https://kellerjordan.github.io/posts/muon.) Each iteration has three products. Two of them are symmetric: A = X X^T, and A A, which is A A^T
+because A is symmetric. On a GPU gram() computes only one half of a symmetric product, unless the matrix is so small that the whole product
+is faster.
 
-The script times one orthogonalisation with five iterations, as one step of the optimiser needs it for one matrix. It compares gram() with
-dense products and, on a GPU where it is installed, with flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton).
+The script times one orthogonalisation with five iterations, which is what one step of the optimiser needs for one matrix. It compares
+gram() with dense products. On a GPU it also times flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton), if that is installed.
 """
 
 import argparse
@@ -34,7 +35,7 @@ EPSILON = 1e-7  # avoids a division by zero if the update is zero
 
 
 def by_gram(X):
-    """Returns (A3 A + A5 A A) / A5 for A = X X^T. The caller's next product has the factor A5, which costs nothing there."""
+    """Returns (A3 A + A5 A A) / A5 for A = X X^T. The caller's next product multiplies by A5, which costs nothing there."""
     A = gram(X)
     return torch.add(gram(A), A, alpha=A3 / A5)
 
@@ -49,15 +50,15 @@ def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
     """Orthogonalises an update G (M, N): if G = U S V^T, the result is nearly U V^T, in G's dtype. On a GPU the products are bfloat16."""
     X = G.to(torch.bfloat16 if G.is_cuda else G.dtype)
     tall = G.shape[0] > G.shape[1]
-    X = X.mT if tall else X  # now X X^T has the smaller of the two sides
-    X = X / (X.norm() + EPSILON)  # no singular value is above 1
+    X = X.mT if tall else X  # now X X^T has as few rows as possible
+    X = X / (X.norm() + EPSILON)  # now no singular value is above 1
     for _ in range(iterations):
         X = torch.addmm(X, polynomial(X), X, beta=A1, alpha=A5)
     return (X.mT if tall else X).to(G.dtype)
 
 
 def published(device):
-    """Returns flash-muon's function of (G, iterations), or None if flash-muon is not installed or there is no GPU."""
+    """Returns flash-muon's function of (G, iterations). Returns None if flash-muon is not installed or the device is a CPU."""
     if device == "cuda":
         with contextlib.suppress(ImportError):
             from flash_muon import fast_newtonschulz
@@ -67,7 +68,7 @@ def published(device):
 
 
 def largest_difference(X, expected):
-    """Returns the largest difference of two elements, relative to the norm of the expected matrix."""
+    """Returns the largest difference between corresponding elements, relative to the norm of the expected matrix."""
     return ((X - expected).abs().max() / expected.norm()).item()
 
 
@@ -80,7 +81,9 @@ def shape(text):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=shape, nargs="+", metavar="MxN", help="default: 512x512 to 8192x8192, on a CPU 64x64 to 256x128")
+    parser.add_argument(
+        "--sizes", type=shape, nargs="+", metavar="MxN", help="sizes (default: 512x512 to 8192x8192, on a CPU 64x64 to 256x128)"
+    )
     add_device(parser)
     given = parser.parse_args(arguments)
     of_gpu = [(512, 512), (1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192)]

@@ -1,10 +1,11 @@
-"""Draws the times of reference and solution against N. check.py judges and times both at each size. Needs matplotlib.
+"""Draws the times of reference and solution against the size of the matrices. Needs matplotlib.
 
 python examples/plot.py time.svg
 python examples/plot.py time.png --solution theirs.py
 
-The default sizes are 256 to 4096, and 64 to 1024 without a GPU. Options that the script does not know are handed on to check.py. Each
-size takes as long as a run of check.py. After each size the script prints its progress and the time so far.
+At each size the script runs check.py, which judges the solution and times it beside the reference. The default sizes are 256 to 4096, or 64
+to 1024 without a GPU. Options that the script does not know are handed on to check.py. After each size the script prints its progress and
+the time so far.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def run_check(options, record):
 
 
 def judged(size, options):
-    """Runs check.py at one size and returns its record. Raises SystemExit if check.py fails."""
+    """Runs check.py at one size and returns its record. Raises SystemExit if check.py ends with a status other than 0."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "record.json")
         status = run_check(["--size", str(size), "--forward-only", *options], file)
@@ -44,7 +45,7 @@ def judged(size, options):
 def draw(records, path):
     from matplotlib.figure import Figure
 
-    sizes = [record["options"]["size"] for record in records]  # not the dims, because those of an inverse begin with its batch
+    sizes = [record["options"]["size"] for record in records]  # not from dims, which begin with the batch for an inverse
     times = [record["timings"]["forward"] for record in records]
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
@@ -52,7 +53,8 @@ def draw(records, path):
     axes.loglog(sizes, [each["solution"]["us"] for each in times], marker="o", label="solution")
     for size, each in zip(sizes, times, strict=True):
         places = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        told = "at least " * each["lower_bound"] + f"{each['ratio']:.2f}x" if each["ratio"] else ""  # with --seed there is no ratio
+        # check.py gives no ratio with --seed, or if the times are too noisy or too short.
+        told = "at least " * each["lower_bound"] + f"{each['ratio']:.2f}x" if each["ratio"] else ""
         axes.annotate(told, (size, each["solution"]["us"]), **places)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
@@ -66,9 +68,9 @@ def draw(records, path):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", help="a .png, .svg or .pdf")
-    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the one before")
-    # These two options are declared only to be refused below. parse_known_args then also finds forms such as --json=FILE and abbreviations.
+    parser.add_argument("file", help="the .png, .svg or .pdf file to write")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="sizes (default: five, each twice the one before)")
+    # These two options are declared only to be refused below. So parse_known_args also finds abbreviations and forms such as --json=FILE.
     parser.add_argument("--no-timing", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help=argparse.SUPPRESS)
     options, handed_on = parser.parse_known_args(argv)

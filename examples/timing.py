@@ -1,6 +1,6 @@
 """Holds what the examples share for measurements: the option --device, the time of a call, relative errors and the device's name.
 
-distributed.py, gaussian.py and muon.py import this file. It does nothing by itself.
+distributed.py, gaussian.py and muon.py import this file. By itself it measures nothing.
 """
 
 import argparse
@@ -31,10 +31,11 @@ def name_of(device):
 
 
 def milliseconds(call, device, calls=CALLS, in_a_row=1):
-    """Returns the median time of a call, over `calls` rows of `in_a_row` calls each. One call before the first row is not counted.
+    """Returns the time of a call in milliseconds. It times `calls` rows of `in_a_row` successive calls each, and divides the median of
+    these times by `in_a_row`. One call before the first row is not counted.
 
     On a GPU the time of a row is the time between two events on the current stream. If a row has several calls, one more call comes before
-    each row and is not counted. While the GPU computes this call, the host launches the calls of the row.
+    the row and is not counted. While the GPU computes this call, the host launches the calls of the row.
     """
 
     def row():
@@ -61,13 +62,13 @@ def milliseconds(call, device, calls=CALLS, in_a_row=1):
 
 
 def relative_error(result, expected):
-    """|result - expected| / |expected| (Frobenius), in float64."""
+    """Returns |result - expected| / |expected| (Frobenius), computed in float64."""
     expected = expected.double()
     return ((result.double() - expected).norm() / expected.norm()).item()
 
 
 def note_of(device):
-    """Returns the text that follows the unit of the times at the head of a table. On a GPU it is empty. On a CPU it warns that the times do
+    """Returns a text for the head of a table, to follow the unit of the times. It is empty on a GPU. On a CPU it warns that the times do
     not show how fast a GPU is."""
     return ". On a CPU this shows that the values agree, not how fast a GPU is" if torch.device(device).type == "cpu" else ""
 

@@ -7,7 +7,8 @@ The defaults are 512 x 512 matrices and 300 steps, on the GPU if there is one.
 
 The loop minimises |L1 L2 - T|^2 / N (Frobenius) over L1 and L2 with torch.optim.Adam. It runs once with tril_matmul and once with what
 users of PyTorch write today, tril(matmul), from the same start. The two loss curves agree up to float32 rounding. Both products are warmed
-up before either is measured, so that the first one does not pay for torch's start. The script ends with loss, time and memory of each.
+up before either is measured, so that the first one does not pay for torch's start. At the end the script prints the losses, the time and,
+on a GPU, the memory of each.
 """
 
 import argparse
@@ -20,9 +21,10 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # model_new.py and reference_model.py lie there
 
-LEARNING_RATE = 0.005  # Adam's learning rate is this divided by sqrt(N), as the spreads are
-START_SPREAD = 0.05  # standard deviation, times sqrt(N), by which the factors differ from the identity at the start
-TARGET_SPREAD = 0.5  # standard deviation, times sqrt(N), by which the target's factors differ from the identity
+# The learning rate and the standard deviations are these numbers divided by sqrt(N).
+LEARNING_RATE = 0.005
+START_SPREAD = 0.05  # the standard deviation by which the factors differ from the identity at the start
+TARGET_SPREAD = 0.5  # the standard deviation by which the target's factors differ from the identity
 WARM_STEPS = 5
 EPSILON = 1e-6  # Adam's epsilon; the default, 1e-8, lets an entry take full steps even if its gradient is rounding noise
 
@@ -34,15 +36,15 @@ def factor(size, spread, generator):
 
 
 def make_target(size, device="cpu", seed=0):
-    """Returns the product of two lower triangular factors (size, size), computed in float64. Because the target is such a product, a fit
-    is possible."""
+    """Returns a float32 target: the product of two lower triangular factors (size, size), computed in float64. Because the target is such a
+    product, a fit is possible."""
     generator = torch.Generator().manual_seed(seed)
     first, second = (factor(size, TARGET_SPREAD, generator).double() for _ in range(2))
     return (first @ second).tril().float().to(device)
 
 
 def reference_product(A, B):
-    """Returns tril(matmul). It ignores the upper triangles of A and B, as tril_matmul does."""
+    """Returns tril(matmul). The calls of A.tril() and B.tril() make it ignore the upper triangles, as tril_matmul does."""
     return torch.tril(torch.matmul(A.tril(), B.tril()))
 
 
@@ -55,7 +57,7 @@ def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=No
         steps: the number of steps of Adam, at least 1.
         learning_rate: Adam's learning rate, times sqrt(N).
         seed: the seed of the start.
-        report: if given, it is called now and then with (steps done, loss).
+        report: if given, it is called with (steps done, loss) at regular intervals and after the last step.
 
     Returns:
         The losses before each step and after the last step: a list of steps + 1 numbers.
@@ -68,7 +70,7 @@ def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=No
     optimizer = torch.optim.Adam([L1, L2], lr=learning_rate / N**0.5, eps=EPSILON)
     losses = []
     for step in range(steps + 1):
-        loss = (product(L1, L2) - target).square().sum() / N  # the division makes it about the same at every N
+        loss = (product(L1, L2) - target).square().sum() / N  # divided by N, the loss is about the same at every N
         losses.append(loss.detach())  # the loss stays on the device, because reading each loss would make the host wait
         if report is not None and (step % max(1, steps // 20) == 0 or step == steps):
             report(step, loss.item())
@@ -101,8 +103,8 @@ def plot(curves, file):
 
 
 def measure(product, target, steps, report=None):
-    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes. On a CPU the peak is None, because torch
-    does not count memory there."""
+    """Trains. Returns the losses, the milliseconds per step, and the peak of memory in megabytes. The last forward pass, which only
+    computes a loss, counts as a step. On a CPU the peak is None, because torch does not count memory there."""
     cuda = target.is_cuda
     if cuda:
         torch.cuda.synchronize(target.device)
@@ -122,7 +124,7 @@ def positive(text):
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--size", type=positive, default=512, metavar="N", help="rows of the matrices (default 512)")
+    parser.add_argument("--size", type=positive, default=512, metavar="N", help="the matrices are N x N (default 512)")
     parser.add_argument("--steps", type=positive, default=300, help="steps of Adam (default 300)")
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is a GPU)")
     parser.add_argument("--reference", action="store_true", help="run tril(matmul) alone")

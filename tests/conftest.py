@@ -1,11 +1,11 @@
 """Sets up what the tests share: several processes, tests that run alone, a summary of skipped tests, and the module under test.
 
 With pytest-xdist, the tests run in one process per core and one additional process, because tests wait a third of the time. There are at
-most twelve processes, and on a GPU at most as many as its memory allows. `-n 4` asks for four processes. With `-n 0`, all tests run in the
-first process. They also run in one process without pytest-xdist or with `-p no:xdist`.
+most twelve processes. If the machine has a GPU, there are at most as many as the GPU's memory allows. `-n 4` asks for four processes. With
+`-n 0`, all tests run in the first process. They also run in one process without pytest-xdist or with `-p no:xdist`.
 
-Tests of one xdist_group run in the same process, so that the program that they share is compiled once. Tests marked alone compare times
-with a clock. These tests come last, and no other test runs beside them.
+Tests of one xdist_group run in the same process, so that they share what takes long to make, such as a compiled program. Tests marked alone
+measure times, or need a whole GPU. If there are several processes, these tests come last, and no other test runs beside them.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 MOST_PROCESSES = 12
-# A test process may hold this many bytes of GPU memory: float64 matrices to compare with, which torch's allocator caches, and the process's
-# CUDA context.
+# The GPU memory, in bytes, that is planned for each test process. It holds the process's CUDA context, and float64 matrices to compare
+# with, which torch's allocator caches.
 GPU_BYTES = 8 * 2**30
 
 # ---- Processes. ------------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ def number_of_cores():
 
 
 def has_cuda():
-    """Returns whether torch sees a GPU. Without a GPU driver the answer is no, and the first process does not import torch to ask."""
+    """Returns whether torch sees a GPU. If there is no GPU driver, the function returns False without importing torch."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -59,7 +59,7 @@ def is_worker(config):
     return hasattr(config, "workerinput")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the options
+@pytest.hookimpl(tryfirst=True)  # runs before xdist reads the options
 def pytest_cmdline_main(config):
     option = config.option
     if is_worker(config):
@@ -70,12 +70,13 @@ def pytest_cmdline_main(config):
         option.numprocesses = "auto"
     if option.numprocesses and option.dist == "no":
         option.dist = "loadgroup"
-        option.loadscopereorder = False  # pytest_collection_modifyitems puts them in order
+        option.loadscopereorder = False  # xdist must keep the order of pytest_collection_modifyitems
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    # A worker reads the options from the command line. It does not see that pytest_cmdline_main has set `dist`, so this tells the worker.
+    # A worker reads the options from the command line, so it does not see the value of `dist` that pytest_cmdline_main has set. The entry
+    # "loadgroup" tells the worker.
     node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"
 
 
@@ -92,7 +93,8 @@ def pytest_configure(config):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ.setdefault(name, threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # This import builds the kernels once, before the test processes need them. If the build fails, the tests that need the kernels say why.
+    # This import builds the kernels once, before the test processes need them. If the build fails, the tests that need the kernels report
+    # the reason.
     if has_cuda():
         subprocess.run([sys.executable, "-c", "import model_new"], cwd=Path(__file__).resolve().parent.parent)
 
@@ -111,29 +113,30 @@ def pytest_collection():
         gc.freeze()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist names the groups
+@pytest.hookimpl(tryfirst=True)  # runs before xdist appends the groups to the names of the tests
 def pytest_collection_modifyitems(config, items):
     if is_worker(config):  # tests of groups come first, because they take long, and tests marked alone come last
         items.sort(key=lambda item: 2 if item.get_closest_marker("alone") else 0 if item.get_closest_marker("xdist_group") else 1)
 
 
 def give_memory_back():
-    """Empties the cache of torch's allocator if it has more than half of GPU_BYTES.
+    """Empties the cache of torch's allocator if the allocator holds more than half of GPU_BYTES.
 
     After a large test, the cache can keep 40 GB that this process does not need, and other processes would lack this memory.
     """
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > GPU_BYTES // 2:
-        with contextlib.suppress(RuntimeError):  # this is a CUDA error of the test, which the test has already reported
+        with contextlib.suppress(RuntimeError):  # such an error comes from the test, which has already reported it
             torch.cuda.empty_cache()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Runs a test while it holds a lock on a file. Tests marked alone lock the file exclusively, and all other tests share the lock."""
+    """Locks a file while a test runs in a worker. Tests marked alone lock the file exclusively, and all other tests share the lock. So no
+    test of another worker runs beside a test marked alone."""
     if not is_worker(item.config):
         return (yield)
-    with (Path(item.config.option.basetemp).parent / "running").open("a") as lock:  # closing it gives the lock back
+    with (Path(item.config.option.basetemp).parent / "running").open("a") as lock:  # closing the file releases the lock
         fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         result = yield
         give_memory_back()
@@ -170,17 +173,19 @@ def forget_compiled():
     torch._dynamo.reset()
 
 
-# The fixtures below import check.py and torch only when a test uses them.
+# The functions below import check.py and torch only when a test uses them, because these imports take long.
 
 
 @pytest.fixture(scope="session")
 def forks():
-    """Returns the class Forked, which starts the children of check.py as forks. It replaces subprocess.Popen in judge/sandbox.py."""
+    """Yields the class Forked, which starts the children of check.py as forks. The fixture `quick` puts this class in place of
+    subprocess.Popen in judge/sandbox.py."""
     from forked_judge import Forked, Shared
 
     from judge import guard
 
-    # 36 is PR_SET_CHILD_SUBREAPER. A descendant whose parent has ended then becomes a child of this process, so that it can be waited for.
+    # 36 is PR_SET_CHILD_SUBREAPER. A descendant whose parent has ended then becomes a child of this process, so that this process can wait
+    # for it.
     guard.LIBC.prctl(36, 1, 0, 0, 0)
     yield Forked
     Shared.drop()
@@ -207,7 +212,8 @@ def solutions_slab():
 
 @pytest.fixture
 def quick(forks, small_slab, solutions_slab, monkeypatch):
-    """Makes runs of check.py in this process fast. Their children are forks. On a CPU, all runs share two slabs and one reference."""
+    """Makes runs of check.py in this process fast. Their children are forks. On a CPU, all runs share two slabs, and one child that runs
+    reference_model.py."""
     from forked_judge import ROOT, Shared, check
 
     from judge import problems, sandbox
@@ -220,7 +226,7 @@ def quick(forks, small_slab, solutions_slab, monkeypatch):
         return Shared(real, slab) if shared else real(who, path, slab, **others)
 
     monkeypatch.setattr(sandbox, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": forks}))
-    # Timed batches of inverses are small here. Batches of all kinds are judged in any case.
+    # Timed batches of inverses are small here, to save time. The judge also draws batches of other sizes, independently of this number.
     monkeypatch.setattr(problems, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})
     real_slab, slabs = check.Run.new_slab, itertools.cycle([small_slab, solutions_slab])
     monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else next(slabs))

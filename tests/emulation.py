@@ -1,12 +1,12 @@
 """Runs kernels without a GPU: the C++ compiler compiles the CUDA source, and a scheduler of fibres runs it.
 
 Each thread of a cluster is a fibre. PRELUDE implements what CUDA does for a warp, a CTA or a cluster: barriers, shuffles, mma and wgmma,
-asynchronous copies, and messages between CTAs. Copies arrive, and tensor cores multiply, either at once or as late as the kernel allows.
-If a barrier is missing, one of these two ways gives a wrong result. Before a kernel runs, C and shared memory hold NaN, and so do the
-elements outside an operand's mask.
+asynchronous copies, and messages between CTAs. Asynchronous copies are done, and wgmma products are computed, either at once or as late as
+the kernel allows. If a barrier is missing, at least one of these two ways usually gives a wrong result. Before a kernel runs, C and shared
+memory hold NaN. Elements outside an operand's mask are NaN, too, unless the test asks for finite numbers there.
 
-A program consists of PRELUDE, sections of the CUDA source, PRODUCT, and a main that calls run_product. A section that declares shared
-memory goes through on_host first.
+A program consists of PRELUDE, sections of the CUDA source, PRODUCT, and a main, which calls run_product in most programs. A section that
+declares shared memory goes through on_host first.
 """
 
 import re
@@ -20,15 +20,15 @@ STATIC = re.compile(r"__shared__ (alignas\(\d+\) )?((?:struct \{.*?^ *\}|[\w:]+)
 
 
 def on_host(section):
-    """Returns a section of the CUDA source, changed so that its shared memory lies in the emulated CTA. Dynamic shared memory comes first
-    there, and the variables follow."""
+    """Returns a section of the CUDA source, changed so that its shared memory lies in the memory of the emulated CTA. The dynamic shared
+    memory begins there, and the __shared__ variables follow it."""
 
     def variables(declaration):
         alignment, kind, names = declaration.groups(default="")
         lines = []
         for declarator in re.split(r", (?![^\[]*\])", names):
             name = re.match(r"\w+", declarator)[0]
-            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # a static variable of the same type and alignment
+            stand_in = f"{name}_stand_in{declarator[len(name) :]}"  # the stand-in, a static variable of the same type and alignment
             lines.append(f"{alignment}static {kind} {stand_in}; auto& {name} = IN_SHARED_MEMORY({name}_stand_in);")
         return " ".join(lines)
 
@@ -66,7 +66,7 @@ constexpr int kArch = 800;
 #else
 constexpr int kArch = 900;
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
-#define NV_IF_TARGET(target, code) NV_CODE code   // the source asks for NV_PROVIDES_SM_90 alone
+#define NV_IF_TARGET(target, code) NV_CODE code   // in the source, each `target` is NV_PROVIDES_SM_90
 #endif
 #define NV_CODE(...) __VA_ARGS__
 #define __device__
@@ -85,7 +85,7 @@ struct alignas(16) float4 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
-  uint4& operator=(const uint4& v);   // notes a write to shared memory, which needs a fence before tensor cores read it
+  uint4& operator=(const uint4& v);   // notes writes to shared memory; a fence must follow before wgmma reads it
 };
 template <typename T>
 void __stcs(T* to, T value) {
@@ -103,7 +103,7 @@ inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __uint_as_float(uint32_t v) { return bits_as<float>(v); }
 inline float __int_as_float(int v) { return bits_as<float>(v); }
 
-// The 16-bit types. They convert from float, rounding to nearest, and to float.
+// The 16-bit types. They convert to float, and from float with rounding to nearest.
 struct __half {
   uint16_t bits;
   __half() = default;
@@ -128,7 +128,8 @@ inline __half::__half(float v) : bits(0x7FFF) {
   const uint32_t word = __float_as_uint(std::fabs(v));
   if (std::fabs(v) >= 65520.0f)
     bits = static_cast<uint16_t>(sign | 0x7C00);
-  // The result is a denormal. Adding 0.5 rounds to units of 2^-24. A carry into the exponent gives the right bits, too.
+  // Below 2^-14 the result is a denormal or zero. Adding 0.5 rounds it to a multiple of 2^-24. If it is rounded up to 2^-14, the carry into
+  // the exponent gives the right bits.
   else if (word < 113u << 23)
     bits = static_cast<uint16_t>(sign | (__float_as_uint(std::fabs(v) + 0.5f) - __float_as_uint(0.5f)));
   else if (!std::isnan(v))
@@ -165,15 +166,16 @@ inline __nv_bfloat16::__nv_bfloat16(float v) : bits(0x7FFF) {
 [[noreturn]] void fail(const char* what) {
   std::printf("%s\n", what);
   std::fflush(stdout);
-  std::_Exit(1);   // calls no destructor: one would free the stack that this fibre runs on
+  std::_Exit(1);   // ends without calling destructors, since one of them would free the stack of this fibre
 }
 
 // ---- A cluster with its CTAs, warps and threads.
 
 int block_threads;
 
-// The state of a fibre that does not run at the moment. On x86-64 the function switch_stack switches fibres, for two reasons. swapcontext
-// is slow, because it asks the system for the signal mask each time. longjmp to another stack aborts under _FORTIFY_SOURCE.
+// The state of a fibre that does not run at the moment. On x86-64 the function switch_stack switches between fibres. swapcontext would be
+// slow, because it makes a system call for the signal mask each time. longjmp to another stack would abort under _FORTIFY_SOURCE. Other
+// processors use swapcontext.
 #if defined(__x86_64__)
 struct Context {
   void* stack;
@@ -204,8 +206,9 @@ void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
 void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 #endif
 
-// A barrier that threads use repeatedly. At each turn they may vote. `vote` says whether any thread has voted yes in this turn so far, and
-// `any` says whether any thread did in the last turn.
+// A barrier that threads use repeatedly. A turn ends when all threads have come. `turn` counts the turns that have ended, and `came` counts
+// the threads that have come in this turn. Threads may vote when they come. `vote` says whether any thread has voted yes in this turn so
+// far, and `any` says whether any thread voted yes in the last turn that has ended.
 struct Rendezvous {
   int came = 0, turn = 0;
   bool vote = false, any = false;
@@ -215,7 +218,7 @@ struct Fragments {   // the operands of an mma instruction, converted to double:
 };
 struct Warp {
   Rendezvous meeting;
-  uint32_t brought[2][32][6];   // [turn % 2][lane]: what lanes exchange at a meeting; it stays until the meeting after next
+  uint32_t brought[2][32][6];   // [turn % 2][lane]: words that lanes exchange at a meeting, kept until the meeting after next
   Fragments fragments[2];
 };
 struct Block {
@@ -226,10 +229,10 @@ struct Block {
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // named barriers
-  int left = 0;      // the number of threads that have not ended; no CTA may use this shared memory once it is 0
+  int left = 0;      // the number of threads that have not ended; once it is 0, other CTAs must not access this shared memory
   int written = 0;   // the number of threads that have written to shared memory and passed no fence since
 };
-// A function object that is called later. It is stored in `takes`, because std::function would allocate memory for it.
+// A function object that is called later. It is stored in the array `takes`, because std::function would allocate memory for it.
 template <typename Result, int kBytes>
 struct Later {
   Result (*call)(const void*) = nullptr;
@@ -245,14 +248,14 @@ struct Later {
 struct Thread {
   Context context;
   Later<bool, 16> can_go_on;   // the condition that the thread waits for; empty before its first wait
-  Thread* next;                // the thread of the cluster that takes its turn next, in a ring; `late` reverses the ring
+  Thread* next;                // the threads of a cluster form a ring, in which they take turns; `late` reverses the ring
   unsigned x;
   bool done = false;
   Block* block;
   std::vector<Later<void, 32>> copies;     // cp.async copies that have not arrived
-  std::vector<size_t> groups;              // per commit group: the index in `copies` behind the group's last copy
+  std::vector<size_t> groups;              // for each commit group, the index in `copies` after the group's last copy
   std::vector<Later<void, 88>> products;   // wgmma products that have not been computed
-  std::vector<size_t> batches;             // per commit group: the index in `products` behind the group's last product
+  std::vector<size_t> batches;             // for each commit group, the index in `products` after the group's last one
   int met = 0;                             // how often the thread has arrived at the cluster's barrier
   bool written = false;                    // see Block::written
 };
@@ -263,20 +266,23 @@ struct Cluster {
 Cluster* cluster;
 Thread* current;
 Context all_are_done;
-bool late, products_late;   // late: copies are done as late as the kernel allows; products_late: wgmma products are
+// late: copies are done as late as the kernel allows; products_late: wgmma products are computed as late as the kernel allows
+bool late, products_late;
 int behind = -1;   // the warp of each CTA that goes on only when no other thread can; -1: none
-bool all_finite;   // all elements and all sums are finite
-// The bulk copies and tensor-map copies that have not arrived, if `late` is true. One of them arrives whenever all threads wait.
+bool all_finite;   // the test expects that all elements and all sums are finite
+// The bulk copies and tensor-map copies that have not arrived. It is empty unless `late` is true. One copy arrives whenever no thread can
+// go on.
 std::vector<std::function<void()>> engine;
 
 int64_t events = 0;   // the number of events so far that may have ended a thread's wait
 
-// Threads take turns: each runs until it waits for a condition that does not hold. A thread that cannot go on is not switched to.
+// Switches to the next thread that can go on. Threads take turns, and no thread is interrupted: it runs until it has to wait, lets other
+// threads go first, or ends.
 void switch_to_next() {
   // The value of `events` when the scheduler last found no thread outside the warp `behind` that could go on.
   static int64_t looked = -1;
   Thread *const from = current, *next = from;
-  bool all = behind < 0 || looked == events;   // whether the warp that is behind may go on, too
+  bool all = behind < 0 || looked == events;   // whether all warps may go on, also the warp `behind`
   auto waits = [&] { return (!all && int(next->x / 32) == behind) || next->done || (next->can_go_on.call && !next->can_go_on()); };
   do {
     next = next->next;
@@ -315,8 +321,9 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
   meet(meeting, threads);
   return meeting.any;
 }
-// The threads of the kernels of 64 x 64 tiles vote here on whether to sum again. If everything is finite, a vote for a second sum fails the
-// program, because a second sum could hide a wrong product.
+// In the kernels of 64 x 64 tiles, the threads vote here on whether to sum again. If everything is finite, a vote for a second sum fails
+// the program, because a second sum could hide a wrong product. pack_blocks votes here on other questions. It runs only in programs that
+// leave all_finite false.
 int votes = 0;
 int __syncthreads_or(int vote) {
   const bool any = meet_or(current->block->meeting, block_threads, vote);
@@ -335,10 +342,12 @@ T __shfl_sync(uint32_t, T value, int lane) {
   return bits_as<T>(brought[lane][0]);
 }
 
-// ---- The functions of the section "PTX".
+// ---- Functions of the section "PTX": addresses, barriers, copies, mma, and wgmma in tf32.
 
 constexpr int kRankShift = 24;
-uint32_t memory_begin;   // the address at which a CTA's shared memory begins; its alignment is what its type or kernel asks for, not more
+// The address at which a CTA's shared memory begins. It has the alignment that the type of the memory or the kernel asks for. It has no
+// larger alignment, so that a kernel that relies on more fails.
+uint32_t memory_begin;
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(current->block->rank) << kRankShift |
          static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory) + memory_begin;
@@ -352,7 +361,8 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 }
 inline uint32_t cta_rank_in_cluster() { return current->block->rank; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met, ++events; }
-// No thread arrives at the next phase before all threads have arrived at this one. So `came` counts the arrivals of all phases.
+// No thread arrives at the next phase before all threads have arrived at this one. So `came` need not be reset: it counts the arrivals of
+// all phases together.
 inline void cluster_wait() {
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
@@ -367,7 +377,7 @@ inline float4 load_in_peer(uint32_t at) {
 }
 struct Barrier {
   int32_t bytes;
-  uint8_t arrivals, count, phase, begun;   // arrivals: the number that this phase still waits for; begun: whether it was initialised
+  uint8_t arrivals, count, phase, begun;   // arrivals: how many arrivals this phase still waits for; begun: whether it was initialised
   void change(int more_bytes, int came) {
     if (!begun || came > arrivals) fail("a barrier that is not there, or has been arrived at too often");
     bytes += more_bytes, arrivals -= came;
@@ -381,7 +391,8 @@ inline void arrive(void* barrier, int bytes) {
   const int phase = b.phase;
   b.change(bytes, 1);
   if (b.phase == phase) return;
-  // This thread lets waiting threads run first. They must not rely on what this thread does after its arrival.
+  // The arrival has ended a phase. This thread now lets the waiting threads run first, because they must not rely on anything that this
+  // thread does after its arrival.
   current->can_go_on = [] { return true; };
   switch_to_next();
 }
@@ -410,8 +421,9 @@ uint4& uint4::operator=(const uint4& v) {
   if (at < current->block->bytes) note_written();
   return *this;
 }
-// The variable in the CTA's shared memory for which the static variable `stand_in` stands. Its address has the alignment of its type, but
-// not twice this alignment, so that a kernel which relies on more fails.
+// on_host turns each __shared__ variable into a static variable, its stand-in. IN_SHARED_MEMORY gives the variable itself, which lies in
+// the CTA's shared memory. The variable's address has the alignment of the declaration, but not twice this alignment. So a kernel that
+// relies on a larger alignment fails.
 #define IN_SHARED_MEMORY(stand_in) in_shared_memory(stand_in, __alignof__(stand_in))
 constexpr size_t kVariableBytes = 49 * 1024;
 template <typename T>
@@ -433,7 +445,7 @@ void store_shared(uint32_t at, const T& v) {
   std::memcpy(at_address(at), &v, sizeof(T));
   note_written();
 }
-namespace ptx {   // the functions of cuda::ptx that the source calls directly
+namespace ptx {   // functions of cuda::ptx that the CUDA source calls directly
 enum Space { space_global, space_shared, space_cluster };
 inline uint32_t get_sreg_clusterid_x() { return cluster->number; }
 inline void mbarrier_init(uint64_t* barrier, uint32_t count) {
@@ -447,7 +459,7 @@ inline void fence_proxy_async(Space space) {
 inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parity) { return barrier_wait(barrier, parity), true; }
 }  // namespace ptx
 inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
-// Removes the first `count` of all copies or products, and all groups but the last `pending` ones.
+// Removes the first `count` copies or products from `all`, and removes all groups but the last `pending` ones.
 template <typename All>
 void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {
   all.erase(all.begin(), all.begin() + count);
@@ -490,7 +502,7 @@ T* next_address(T* at, int64_t step) {
 // differ modulo 128 bytes. Lane `first` checks the addresses of all these lanes.
 inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
   if (current->x % 32 != first) return;
-  uint32_t seen[32] = {};   // [bank]: the address plus 1, or 0
+  uint32_t seen[32] = {};   // [bank]: 1 plus the address that a lane accesses there, or 0 if no lane does
   for (int lane = first; lane < first + count; ++lane) {
     const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
     if (at % bytes || at >> kRankShift != cta_rank_in_cluster()) fail("not aligned, or not here");
@@ -545,7 +557,8 @@ inline float tensor_core_sum(float sum, const double* a, const double* b) {
   return sum;
 }
 
-// s += A B for 16 x 8 sums. An instruction has 16 k for 16-bit types, 8 for float32 (tensor cores ignore its last 13 bits), 4 for float64.
+// Computes s += A B for 16 x 8 sums. An instruction has 16 k for 16-bit types, 8 k for float32 and 4 k for float64. Tensor cores ignore the
+// last 13 bits of a float32 element.
 template <typename T>
 void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
@@ -588,10 +601,10 @@ inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-int multiplying = 0;   // the call of multiply() that is running, counted from 1; 0 if none is
+int multiplying = 0;   // the number of the call of multiply() that is computing products, counted from 1; 0 if no call is
 
 // Computes the products of a warp, except for the last `pending` groups. The last lane that arrives computes the products of all lanes, one
-// after the other. Shared memory does not change in this time, so that numbers_of may reuse what it has converted.
+// after the other. Shared memory does not change in this time, so numbers_of may reuse what it has converted.
 void multiply(size_t pending) {
   static int times = 0;
   Rendezvous& meeting = warp().meeting;
@@ -613,8 +626,8 @@ inline void warpgroup_commit_batch() {
   current->batches.push_back(current->products.size());
   if (!products_late) multiply(0);
 }
-// sum (+)= A B for 64 x 64 sums and 8 k. A comes from registers, B from swizzled rows of 128 bytes, which are read when the product is
-// computed. Both are truncated to tf32.
+// Computes sum = A B, or sum += A B if `add`, for 64 x 64 sums and 8 k. A comes from registers. B comes from swizzled rows of 128 bytes,
+// which are read when the product is computed. Both are truncated to tf32.
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4;
   if (current->block->written) fail("multiplied what was written without a fence");
@@ -631,7 +644,7 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
     for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // sum[u] is in row g, and sum[u + 2] in row g + 8
       const uint32_t at = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // the column's address
       double all[2] = {add ? sum[u] : 0.0, add ? sum[u + 2] : 0.0};
-      for (int four = 0; four < 8; four += 4) {   // 16 bytes
+      for (int four = 0; four < 8; four += 4) {   // 16 bytes at a time
         uint32_t bits[4];
         std::memcpy(bits, at_address(swizzled_address(at + four * 4)), 16);
         for (int k = 0; k < 4; ++k) {
@@ -648,7 +661,7 @@ void warpgroup_wait() {
   multiply(kPending);
 }
 
-// ---- Atomics, registers, tensor maps and wgmma.
+// ---- Atomics, registers, tensor maps, wgmma, and bulk copies.
 
 struct BlockIndex {
   unsigned x;
@@ -687,7 +700,7 @@ void warpgroup_reg_alloc() {}
 template <int kRegisters>
 void warpgroup_reg_dealloc() {}
 
-// A tensor map with 16-bit elements and three dimensions. The first dimension is contiguous. Its boxes are swizzled rows of 64 elements.
+// A tensor map with 16-bit elements and three dimensions. The first dimension is contiguous. A box has swizzled rows of 64 elements.
 struct CUtensorMap {
   const uint16_t* data;
   int64_t size[3], stride[3];
@@ -699,9 +712,9 @@ inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int 
   there(to);
   auto now = [=, &map] {
     for (int row = 0; row < map.rows; ++row)
-      for (int col = 0; col < 64; col += 8) {   // 16 bytes
+      for (int col = 0; col < 64; col += 8) {   // 16 bytes at a time
         const int64_t at[3] = {at0 + col, at1 + row, at2};
-        // Elements `begin` to `end` - 1 of these eight exist. The others are filled with zeros.
+        // Elements `begin` to `end` - 1 of these eight elements exist. All other elements become zeros.
         int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));
         for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
         for (int d = 1; d < 3; ++d)
@@ -737,7 +750,7 @@ void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   std::memcpy(brought[lane] + 1, w, sizeof(w));
   meet(warp().meeting, 32);
   no_conflict(brought, lane / 8 * 8, 8, 16);
-  for (int e = 0; e < 8; ++e) {   // an element of row (or column) lane % 8 of matrix lane / 8
+  for (int e = 0; e < 8; ++e) {   // e: index of an element in row (if kTransposed, column) lane % 8 of matrix lane / 8
     const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
     const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
     std::memcpy(at_address(at) + 2 * e, &element, 2);
@@ -755,19 +768,19 @@ const float* wide_numbers() {
   return all.data();
 }
 
-// Converts an operand in shared memory to double, for 16 k and kLines lines. The columns of each thread lie side by side in the result.
-// Converting is most of the work. The threads of a warpgroup therefore share a result as long as the bytes of the operand are the same. In
-// each call of multiply() only the first thread that needs the operand compares the bytes.
+// Converts operand B in shared memory to double, for 16 k and kLines columns, which are called lines here. The columns that a thread
+// multiplies lie side by side in the result. Converting is most of the work. So all threads share the result for an operand, and use it as
+// long as the operand has the same bytes. In each call of multiply() only the first thread that needs the operand compares the bytes.
 using Two = double __attribute__((vector_size(16)));
 using Four = double __attribute__((vector_size(32)));
 template <typename T, int kLines, int kMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
-  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // kSpan: contiguous bytes, which hold 64 lines or one line
+  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // a span: kSpan contiguous bytes, with 64 lines or one line
   struct Found {
     const unsigned char* from = nullptr;
     int time = 0;
     uint64_t bytes[kSpans][kSpan / 8];
-    Two numbers[16][4][kLines / 8];   // [k][thread % 4]
+    Two numbers[16][4][kLines / 8];   // [k][thread % 4][line / 8]
   };
   static std::vector<Found> all(61);
   const unsigned char* const from = memory + operand;
@@ -782,7 +795,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
     if (!other) continue;
     std::memcpy(found.bytes[span], bytes, kSpan);
     for (int u = 0; u < kSpan; u += 2) {
-      const uint32_t place = swizzled_address(at + u) - begin;   // the byte's place in the operand without the swizzle
+      const uint32_t place = swizzled_address(at + u) - begin;   // where the element would lie in the operand without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
       found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
     }
@@ -790,7 +803,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
   return found.numbers;
 }
 
-// sum (+)= A B for 64 x kN sums and 16 k. Both operands are in shared memory.
+// Computes sum = A B, or sum += A B if `add`, for 64 x kN sums and 16 k. Both operands are in shared memory.
 template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
   if (current->block->written) fail("multiplied what was written without a fence");
@@ -827,9 +840,9 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
 inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-// load_relaxed returns 0 for *late_report unless exactly two tiles have been taken. Packing writes this word while clusters take tiles.
-// `taken` points to the queue's word, which counts the taken tiles. So only the cluster that has just taken tile number 1 sees what
-// packing has written.
+// With these pointers a test imitates packing that reports a fallback while clusters take tiles. late_report points to the word of the
+// report, and `taken` to the queue's word, which counts the taken tiles. load_relaxed returns 0 for the report, except while exactly two
+// tiles have been taken. So clusters see the report after tile number 1 has been taken, but not after tile number 2 has been taken.
 const unsigned long long *late_report = nullptr, *taken = nullptr;
 template <typename T>
 T load_relaxed(const T* at) {
@@ -877,19 +890,19 @@ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 // ---- Running clusters, one after the other.
 
 std::function<void()> body;
-int left;   // threads that have not ended
+int left;   // the number of threads of the cluster that have not ended
 void thread_main() {
   body();
   current->done = true, --current->block->left;
   --left ? switch_to_next() : switch_context(current->context, all_are_done);
 }
-struct Nothing {};   // stands for the dynamic shared memory of a kernel without any
+struct Nothing {};   // stands for the dynamic shared memory of a kernel that has none
 template <typename Memory>
 void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
                  uint32_t begin = std::is_empty_v<Memory> ? 1024 : alignof(Memory)) {
   block_threads = threads_of_block;
-  static const size_t stack_size = 68 * 1024 + 320;   // no power of two, so that stacks do not compete for the same cache lines
-  // All clusters reuse the same stacks. They are no vector, because a vector would write to all of their memory first.
+  static const size_t stack_size = 68 * 1024 + 320;   // this is no power of two, so that stacks do not compete for the same cache lines
+  // All clusters reuse the same stacks. `stacks` is not a vector, because a vector would first write to all of this memory.
   static size_t stacks_size = 0;
   static std::unique_ptr<char[]> stacks;
   if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
@@ -920,7 +933,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
 }
 
 
-// ---- Launches, for the launchers' own code.
+// ---- Launches: what the launchers' own code calls.
 constexpr int cudaErrorInvalidConfiguration = 9, cudaErrorUnknown = 999;
 void check(int error) {
   if (error) fail("a launch failed");
@@ -956,7 +969,7 @@ using Condition = std::variant<std::false_type, std::true_type>;
 Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 template <auto kKernel>
 void allow_shared_memory(int) {}
-int clusters_there = 0;   // how many clusters the GPU holds at once
+int clusters_there = 0;   // how many clusters the emulated GPU holds at once
 template <typename... Arguments>
 int cudaOccupancyMaxActiveClusters(int* clusters, const Arguments&...) {
   return *clusters = clusters_there, 0;
@@ -973,10 +986,10 @@ void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Comparisons.
 
-// Compares elements with the expected ones. Prints the worst of the elements whose error exceeds its bound.
+// Compares elements with the expected ones. An element is wrong if its error exceeds its bound. failed() prints the worst wrong element.
 struct Comparison {
   int64_t elements = 0, wrong = 0;
-  double worst = 0;   // error over bound
+  double worst = 0;   // the largest ratio of error to bound
   char text[200];
   void add(int batch, int row, int col, double got, double expected, double bound) {
     ++elements;
@@ -1041,22 +1054,24 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
 
 // Calls compute(p), which runs the kernel, and compares C. The arguments are integers:
 //   1 to 6   contraction, structure, m, n, k, batches
-//   7        0: copies and products are done at once; 1: both are done as late as possible; -1: only products are done late. If the
-//            absolute value is larger by 2 w + 2, warp w of each CTA also goes on only when no other thread can
+//   7        when copies and wgmma products are done. 0 or a positive even number: both at once. A positive odd number: both as late as
+//            possible. A negative number: copies at once, and products as late as possible. If the absolute value is 2 w + 2 or 2 w + 3,
+//            warp w of each CTA also goes on only when no other thread can
 //   8, 9     how X and Y are stored: 0 by columns, 1 by rows; 2 and 3 likewise, with neighbours two elements apart
 //   10, 11   padding of the rows or columns of X and Y; padding of the rows of C
 //   12       the kind of elements, below; + 10: all of a symmetric product is computed; + 20: Y is X, with a mask of its own
-// Kinds of elements:
+// Further arguments belong to the program. Kinds of elements:
 //   0  uniform between -1 and 1
-//   1  as 0, but scaled so that sums overflow in the split-tf32 kernel, which scales elements by kTf32Scale
-//   2  as 0, but scaled so that elements of X overflow there
+//   1  as 0, but scaled so that sums overflow if a kernel splits float32 into two tf32, which scales elements by kTf32Scale
+//   2  as 0, but scaled so that elements of X overflow in such a kernel
 //   3  as 0, but scaled so that elements of X are denormal
 //   4  as 0, but with an Inf in a corner of X or, if copies are late, of Y
-//   5  elements with sums that are rounded the same way at each k-block
+//   5  from 1 to 2, with a period of 64 in k, so that the rounding errors of a long sum do not cancel
 //   6  as 0, but with an Inf in each row of X
 //   7  as 0, but the elements outside the masks are 1000, and not NaN
-//   8  as 0, but with an Inf in a block on the diagonal of X or, if copies are late, of Y
-//   9  elements with terms that tensor cores cut off
+//   8  as 0, but with an Inf in X or, if copies are late, in Y, at [rows - 34, columns / 2 + 8], or mirrored if the mask is upper
+//   9  elements with terms from which tensor cores cut bits off
+// Kinds 4 and 8 put the Inf into the first product of a batch only.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
@@ -1071,7 +1086,7 @@ int run_product(char** arguments, const Compute& compute) {
   const bool one = a[11] / 10 == 2;
   Matrix<T>& y = c_mask == kSymmetric || one ? x : another;
   Matrix<T> c(m, n, true, a[10], batches);
-  if (kind == 7)   // so that reading an element outside the mask gives a wrong sum, and not a NaN, which the exact path would repair
+  if (kind == 7)   // an element outside the mask must make a sum wrong; it must not make a NaN, which the exact path would repair
     for (Matrix<T>* of : {&x, &another})
       for (T& element : of->memory) element = 1000.0f;
   uint64_t state = 1;
@@ -1091,14 +1106,14 @@ int run_product(char** arguments, const Compute& compute) {
               const int earlier_row = down ? row - 64 : row, earlier_col = down ? col : col - 64;
               v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : double(of->at(batch, earlier_row, earlier_col));
             }
-            if (kind == 9) {   // one of 16 terms is large, and tensor cores cut the other 15 off
+            if (kind == 9) {   // one of 16 terms is large, and tensor cores cut bits off the other 15 terms
               const int at = ((of == &x ? contraction == kTN : contraction != kNT) ? row : col) % 16;
               const double small = (2 - 0x1p-10) * (of == &x ? 0x1p-12 : at >= 4 && at % 4 == 3 ? 0x1p-14 : 0x1p-13);
               v = at ? small : 1 + 0x1p-11 - 0x1p-23;
             }
             of->at(batch, row, col) = static_cast<float>(v);
           }
-  Matrix<T>& of = late ? y : x;   // the matrix with an Inf
+  Matrix<T>& of = late ? y : x;   // the matrix that gets the Inf of kind 4 or 8
   const bool upper = (late ? y_mask : x_mask) == kUpper;
   if (kind == 4) of.at(0, of.rows - 1, upper ? of.cols - 1 : 0) = INFINITY;
   if (kind == 8) (upper ? of.at(0, of.rows / 2 + 8, of.cols - 34) : of.at(0, of.rows - 34, of.cols / 2 + 8)) = INFINITY;
@@ -1109,7 +1124,7 @@ int run_product(char** arguments, const Compute& compute) {
   p.m = m, p.n = n, p.k = k;
   p.batches = batches, p.batch_dims = batches > 1, p.batch_size[0] = batches;
   p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch = c.size;
-  p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // as the binding does
+  p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // strides as the binding gives them
   p.y = y.begin(), p.y_row = y.row_stride(), p.y_col = y.col_stride();
   p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
@@ -1128,7 +1143,7 @@ int run_product(char** arguments, const Compute& compute) {
   const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
 
   Comparison comparison;
-  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y_wide: Y as [k][n]; the others: one row of C
+  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y_wide: Y as [k][n]; the other two: a row of C
   for (int batch = 0; batch < batches; ++batch) {
     for (int i = 0; i < k; ++i)
       for (int col = 0; col < n; ++col)
@@ -1175,7 +1190,8 @@ def hopper_skeleton(model):
 
 
 def instances(model, *names):
-    """Returns the functions in model_new.py's parts whose names begin with one of `names`. Each of them calls a launcher's template."""
+    """Returns the C++ functions in _CUDA_PARTS of model_new.py whose names begin with one of `names`. Each function calls an instance of a
+    launcher's template."""
     beginnings = tuple(f"void {name}" for name in names)
     strings = dict.fromkeys(string for _, part in model._CUDA_PARTS for string in part)
     found = [string for string in strings if string.startswith(beginnings)]

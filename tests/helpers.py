@@ -1,4 +1,4 @@
-"""Holds what several tests share: devices, operands, the float64 truth, error bounds, and comparisons that name the worst element.
+"""Holds what several tests share: devices, operands, exact results, error bounds, comparisons, and CUDA source that is compiled as C++.
 
 The operator torch.ops.tril_matmul.product takes a contraction and a structure. A contraction is NN (X Y), NT (X Y^T) or TN (X^T Y). A
 structure holds three masks, one each for X, Y and C as they are stored: FULL, TRIL, TRIU or, for C alone, SYMMETRIC.
@@ -28,7 +28,8 @@ from judge.measures import allowed, elementwise_bound, exact_product, inverse_of
 
 @functools.lru_cache
 def marked(name):
-    """The text of model_new.py between the comments `// [begin NAME]` and `// [end NAME]` (in Python with #), each on a line of its own."""
+    """Returns the text of model_new.py between two marks. Each mark is a comment on a line of its own. The marks are `// [begin NAME]` and
+    `// [end NAME]` in C++, and `# [begin NAME]` and `# [end NAME]` in Python."""
     begin, end = (rf"^ *(?://|#) \[{which} {re.escape(name)}\]\n" for which in ("begin", "end"))
     text = SOURCE.read_text()
     found = [len(re.findall(line, text, re.MULTILINE)) for line in (begin, end)]
@@ -40,19 +41,19 @@ def marked(name):
     return part[1]
 
 
-# These are the contractions, masks and problems of model_new.py. They are taken from its text, because on a GPU an import of the file
-# builds the kernels.
+# These are the contractions, masks and problems of model_new.py. They are taken from its text, because importing the file builds the
+# kernels on a machine with a GPU.
 _names = {}
 exec(marked("structures") + marked("problems"), _names)
 NN, NT, TN = (_names[name] for name in ("_NN", "_NT", "_TN"))
 FULL, TRIL, TRIU, SYMMETRIC = (_names[name] for name in ("_FULL", "_TRIL", "_TRIU", "_SYMMETRIC"))
 DENSE, LOWER, UPPER = (_names[name] for name in ("_DENSE", "_LOWER", "_UPPER"))  # structures whose three masks are the same
-masked, masks = _names["_masked"], _names["_masks"]  # masked makes a structure of three masks, and masks takes it apart
+masked, masks = _names["_masked"], _names["_masks"]  # masked() packs three masks into a structure; masks() unpacks them
 PROBLEMS = _names["_PROBLEMS"]
 
 FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
 FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
-# Structures whose three masks differ. The public functions and their gradients compute such products.
+# Products whose three masks are not all the same. The public functions and their gradients compute such products.
 MASKED = {
     "L X": (NN, masked(TRIL, FULL, FULL)),
     "U X": (NN, masked(TRIU, FULL, FULL)),
@@ -86,8 +87,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 def cuda_path(model, hopper="mma"):
-    """Returns the name of the kernel that computes float16, bfloat16 and float64 products. If TRIL_MATMUL_PATH is `exact` or `mma`, it is
-    that kernel. Otherwise it is the argument `hopper` on a Hopper GPU, and the mma kernel on other GPUs."""
+    """Returns the name of the kernel that should compute a product on a GPU. If TRIL_MATMUL_PATH is `exact` or `mma`, it is that kernel.
+    Otherwise it is the argument `hopper` on a Hopper GPU, and the mma kernel on other GPUs."""
     if model._PATH in (model._PATHS["exact"], model._PATHS["mma"]):
         return next(name for name, path in model._PATHS.items() if path == model._PATH)
     return hopper if HAS_HOPPER else "mma"
@@ -95,7 +96,8 @@ def cuda_path(model, hopper="mma"):
 
 @contextlib.contextmanager
 def by(model, path):
-    """Within this context `path` chooses the kernel, unless TRIL_MATMUL_PATH is set. 'hopper' chooses Hopper's kernels for every size."""
+    """Within this context `path` chooses the kernels, as the value of TRIL_MATMUL_PATH would. If TRIL_MATMUL_PATH chooses already, `path`
+    has no effect. 'hopper' chooses Hopper's two kernels for products of every size, if the kernels support the dtype."""
     with pytest.MonkeyPatch.context() as patch:
         if not model._PATH:
             patch.setattr(model, "_PATH", model._PATHS[path])
@@ -104,7 +106,7 @@ def by(model, path):
 
 @contextlib.contextmanager
 def tf32_setting(allowed):
-    """Within this context torch allows TF32 or not, as `allowed` says."""
+    """Within this context torch allows TF32 in float32 products if `allowed` is true, and forbids it otherwise."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -118,15 +120,15 @@ forks = pytest.mark.xdist_group("forked processes")
 
 
 def forked_processes():
-    """Returns multiprocessing's context "forkserver". Its server imports torch once, and the modules that an optimiser's first step or a
-    DTensor imports. These imports would take each process seconds."""
+    """Returns multiprocessing's context "forkserver". Its server imports torch, pytest, and the modules that an optimiser's first step or a
+    DTensor imports. The forked processes find these modules imported. Otherwise each process would spend seconds on the imports."""
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "torch.distributed.tensor", "pytest"])
     return context
 
 
 def load():
-    """The module model_new, imported once for all tests."""
+    """Returns the module model_new, which a test process imports only once."""
     return importlib.import_module("model_new")
 
 
@@ -139,14 +141,15 @@ def module(name, folder="benchmarks"):
 
 
 def execute(text=None):
-    """Executes the text of model_new.py in an empty dict, as KernelBench does, and returns the dict. Not even __name__ is in it before."""
+    """Executes the text of model_new.py, or the given text, in an empty dict, and returns the dict. KernelBench executes a file in the same
+    way, so the file must not even need __name__."""
     room = {}
     exec(compile(SOURCE.read_text() if text is None else text, "<model_new>", "exec"), room)
     return room
 
 
 def product(X, Y, contraction, structure):
-    """Calls the operator directly, as compiled code does. The operator checks no argument."""
+    """Calls the operator directly, as compiled code does. So the checks that the public functions make are left out."""
     return torch.ops.tril_matmul.product(X, Y, contraction, structure)
 
 
@@ -155,7 +158,7 @@ def generator(seed):
 
 
 def normal(*shape, seed, dtype=torch.float32, device="cpu"):
-    """Normal values, the same on every device."""
+    """Returns normally distributed values, which are the same on every device."""
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64).to(device, dtype)
 
 
@@ -163,37 +166,38 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 
 
 def sizes_for(structure, N, R):
-    """Returns (M, N, K) for these masks. A triangular or symmetric matrix is N x N. R is the remaining side, if there is one."""
+    """Returns (M, N, K) for these masks. If exactly one of X, Y and C is triangular or symmetric, this matrix is N x N, and the remaining
+    side of the product is R. In all other cases X, Y and C are N x N."""
     x, y, c = masks(structure)
     return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
 
 def mask_of(what):
-    """The mask that `what` stands for: a mask itself, or a structure with three equal masks (DENSE, LOWER or UPPER)."""
+    """Returns the mask that `what` means. It may be a mask, or a structure with three equal masks (DENSE, LOWER or UPPER)."""
     assert what in (FULL, TRIL, TRIU, SYMMETRIC, DENSE, LOWER, UPPER), f"{what} is neither a mask nor a structure with three equal masks"
     return what & 3
 
 
 def read_part(T, mask):
-    """T with zeros where a matrix with this mask is not read."""
+    """Returns T with zeros outside the mask."""
     mask = mask_of(mask)
     return T.tril() if mask == TRIL else T.triu() if mask == TRIU else T
 
 
 def unread(T, mask):
-    """True where a matrix with this mask is not read."""
+    """Returns a Boolean matrix that is True outside the mask, where a matrix is not read or has zeros."""
     ones = torch.ones(T.shape[-2:], dtype=torch.bool, device=T.device)
     mask = mask_of(mask)
     return ones.triu(1) if mask == TRIL else ones.tril(-1) if mask == TRIU else ~ones
 
 
 def poison(T, mask, value=math.nan):
-    """A copy of T with NaN, or another value, where a matrix with this mask must not be read."""
+    """Returns a copy of T with NaN, or another value, outside the mask, where nothing may be read."""
     return T.masked_fill(unread(T, mask), value)
 
 
 def bits(T):
-    """The bit patterns of T, as integers. They tell zeros of different sign apart, and compare equal for the same NaN."""
+    """Returns the bit patterns of T as integers. Unlike the values, they differ for 0 and -0, and are equal for the same NaN."""
     T = T.detach().contiguous()
     return T.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[T.element_size()])
 
@@ -203,7 +207,7 @@ def bits(T):
 
 def computed(function, A, B, G, times):
     """Makes `times` calls, and then `times` backward passes through the last call's graph. Returns {name: results} for C, dA and dB. On a
-    GPU freed memory of the results' sizes is filled with NaN before each call and each pass, so that an unwritten element is found."""
+    GPU, poison_memory makes each result begin as NaN, so that the comparison finds an element that was not written."""
     A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
     results = {"C": [], "dA": [], "dB": []}
     for _ in range(times):
@@ -220,8 +224,9 @@ def computed(function, A, B, G, times):
 
 # ---- Layouts. --------------------------------------------------------------------------------------------------------
 
-# Each function returns V in another layout. The last three repeat one row, one column or one element of V. If a view has memory between
-# its elements, this memory holds NaN.
+# Each function returns V in the layout that its name describes. The last three change the values: they repeat the first row, column or
+# element of each matrix. If a view has memory between its elements, this memory holds NaN. "batch last" makes the batch the innermost
+# dimension in memory, and leaves a single matrix as it is.
 LAYOUTS = {
     "contiguous": lambda V: V.contiguous(),
     "transposed": lambda V: V.mT.contiguous().mT,
@@ -246,19 +251,20 @@ def surrounded(V, rows, cols):
 
 
 class Way(NamedTuple):
-    """The layouts of A, B and the gradient. Each matrix is stored by columns or by rows. If `padded` is true, each of its lines begins at a
-    multiple of 16 bytes. Otherwise the matrix is contiguous."""
+    """The layouts of A, B and the gradient of C. Each matrix is stored by columns or by rows. If `padded` is true, each stored column or
+    row begins at a multiple of 16 bytes. Otherwise there are no gaps in memory."""
 
     by_columns: tuple[bool, bool, bool]
     padded: bool
 
 
-# In the first four ways any two of the three matrices have all four combinations of layouts.
+# Over the first four ways, any two of the three matrices have all four combinations of "by columns" and "by rows".
 WAYS = [Way((a, b, a != b), True) for a in (False, True) for b in (False, True)] + [Way((False,) * 3, False), Way((True,) * 3, False)]
 
 
 def laid_out(V, by_columns, padded):
-    """V stored by columns or by rows, with lines that begin at multiples of 16 bytes if `padded`."""
+    """Returns V stored by columns or by rows. If `padded`, each stored column or row begins at a multiple of 16 bytes, and the gaps hold
+    NaN."""
     W = V.mT if by_columns else V
     line = 16 // V.element_size()
     room = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
@@ -267,7 +273,8 @@ def laid_out(V, by_columns, padded):
 
 
 def poison_memory(like, count):
-    """On a GPU, fills memory with NaN and frees it. torch's allocator then hands it out for the next `count` tensors of this size."""
+    """On a GPU, fills `count` tensors of the size of `like` with NaN and frees them. torch's allocator then uses their memory for the next
+    `count` tensors of this size."""
     if like.is_cuda:
         room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
         del room
@@ -277,21 +284,22 @@ def poison_memory(like, count):
 
 
 def plain_operands(X, Y, contraction, structure):
-    """The operands as a dense product takes them: zeros for unread elements, and views for transpositions."""
+    """Returns the operands of the dense product X Y that equals the contraction. They have zeros outside the masks, and an operand that the
+    contraction transposes is a transposed view."""
     x, y, _ = masks(structure)
     X, Y = read_part(X, x), read_part(Y, y)
     return X.mT if contraction == TN else X, Y.mT if contraction == NT else Y
 
 
 def truth(X, Y, contraction, structure):
-    """Returns the contraction in float64, and |X| |Y|, by which componentwise errors are divided. The judge's function computes both."""
+    """Returns the product in float64, and |X| |Y|, by which componentwise errors are divided. The judge's exact_product computes both."""
     high, low, magnitude = exact_product(*plain_operands(X.detach(), Y.detach(), contraction, structure))
     _, _, c = masks(structure)
     return read_part(high + low, c), read_part(magnitude, c)
 
 
 def dense_error(X, Y, contraction, structure, exact, magnitude):
-    """The worst componentwise error of torch's dense product in the operands' own dtype."""
+    """Returns the worst componentwise error of torch's dense product in the operands' own dtype. Errors that are not finite count as 0."""
     dense = torch.matmul(*plain_operands(X.detach(), Y.detach(), contraction, structure)).double()
     error = torch.where(magnitude > 0, (dense - exact).abs() / magnitude, 0.0)
     return error.nan_to_num(nan=0.0, posinf=0.0).max().item() if error.numel() else 0.0
@@ -300,9 +308,10 @@ def dense_error(X, Y, contraction, structure, exact, magnitude):
 def bound_for(X, Y, contraction, structure, exact, magnitude):
     """Returns the error that each element may have, by the judge's bounds.
 
-    In float32 the error may also be twice the worst error of torch's dense product, up to the judge's second bound. An
-    element that underflows has no second bound. In float64 the error may be half of elementwise_bound, which allows for
-    errors of two sums. Here `truth` is exact, and only the result has errors.
+    In float32 the error may also be twice the worst error of torch's dense product, up to the judge's second bound. If
+    |X| |Y| is too small for a normal float32, the second bound does not apply. In float64 the error may be half of
+    elementwise_bound, which allows for the errors of two sums. Here the result is the only sum with errors, because
+    `truth` is exact.
     """
     terms = X.shape[-2] if contraction == TN else X.shape[-1]
     bound = elementwise_bound(X.dtype, terms, exact, magnitude)
@@ -316,7 +325,8 @@ def bound_for(X, Y, contraction, structure, exact, magnitude):
 
 
 def assert_within(C, exact, bound, what="C"):
-    """Asserts |C - exact| <= bound for every element. The message shows the element with the largest ratio of error to bound."""
+    """Asserts |C - exact| <= bound for every element. The message shows the element with the largest ratio of error to bound. A NaN counts
+    as the largest error."""
     assert C.shape == exact.shape, f"{what}: shape {tuple(C.shape)}, expected {tuple(exact.shape)}"
     if C.numel() == 0:
         return
@@ -455,7 +465,7 @@ def constant(section, name, **known):
 class Cut(NamedTuple):
     """How a kernel divides a product into tiles and k-blocks."""
 
-    edge: int  # rows or columns of the largest tile that a CTA or a cluster computes
+    edge: int  # the rows, and also the columns, of a whole tile; one CTA or one cluster computes the tile
     block: int  # k per k-block
     stages: int  # stages of the pipeline
 
@@ -501,7 +511,7 @@ def hooked(text, definitions):
     return changed
 
 
-# The CUDA source's sections of types, schedule and policy include no header of CUDA. With this text in front they compile as C++.
+# The sections Types, Schedule and Policy of the CUDA source include no header of CUDA. With this text in front they compile as C++.
 HOST_PRELUDE = r"""
 #include <algorithm>
 #include <cmath>
@@ -522,7 +532,7 @@ using std::min;
 
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
 
-# A small extension module, which compiles quickly. Its function answer() returns ANSWER.
+# A small extension module, which compiles quickly. Its function answer() returns ANSWER, a macro that the test defines.
 SMALL_EXTENSION = r"""
 #include <Python.h>
 #define INIT_(name) PyInit_##name
@@ -534,18 +544,19 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
 """
 
 
-# -fno-strict-aliasing: kernels may read memory as another type than it was written as, because device code may.
+# -fno-strict-aliasing: kernels read memory as another type than it was written as. Device code may do so, but standard C++ may not.
 # _FORTIFY_SOURCE: some distributions' compilers set it. It is set on every machine here, so that its aborts show on every machine.
-# -march=native: a program runs only on the machine that compiled it.
+# -march=native: the program may use all instructions of this machine, because it runs on no other machine.
 # -ffp-contract=off: the compiler makes no fma that the source does not call.
 HOST_FLAGS = ["-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-march=native", "-ffp-contract=off"]
 
 
 def host_program(room, name, parts, optimise="-O1"):
     """Compiles the parts into one program in the folder `room`. Returns run(*arguments), which runs the program and returns what the
-    program printed. If the program found something wrong, run() fails the test with that text.
+    program printed. run() fails the test with that text, unless the exit status is 0 and the text contains "all holds".
 
-    -O1 makes the total time of compiling and running the shortest. -Og is for programs that are large and run briefly.
+    `optimise` is an option of the compiler. -O1 makes the total time of compiling and running the shortest. -Og is for programs that are
+    large and run briefly. -pthread is for programs with threads of the operating system.
     """
     (room / f"{name}.cpp").write_text("\n".join(parts))
     call = functools.partial(subprocess.run, capture_output=True, text=True, cwd=room)

@@ -1,30 +1,36 @@
-"""Runs compute-sanitizer over every kernel: memcheck, racecheck, initcheck, synccheck. Needs a GPU and the CUDA toolkit; takes minutes.
+"""Runs compute-sanitizer over every kernel: memcheck, racecheck, initcheck and synccheck. It takes minutes, and needs the CUDA toolkit and
+a GPU of compute capability 9.0.
 
     python tests/sanitize.py                      all four tools, all kernels, eight processes side by side
-    python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck exact      some of the kernels: exact, tf32, hopper, hopper_tf32, half, half_shared, half_many,
-                                                  half_batches, half_large, mma, and family, which means gram and inverses
+    python tests/sanitize.py memcheck             one tool, all kernels
+    python tests/sanitize.py initcheck exact      one tool, one kernel
     python tests/sanitize.py --parallel 4 --seconds 300 --json benchmarks/results/sanitizers.json
 
-Each pair of a tool and a kernel runs in a process of its own, with a time limit. A table has one row per pair. The row says that the pair
-is clean, what the tool found, or that the pair ran out of time. --json also writes the rows to a file, after each pair. Rows of other pairs
-stay in that file if they are of the same model_new.py on the same kind of device.
+The kernels are exact, tf32, mma, hopper (the fp16x3 kernel), hopper_tf32, half (the 16-bit kernel), half_shared, half_many, half_batches,
+half_large, and family, which means gram and inverses. The names with an underscore are further products of hopper and of half.
 
-pytest does not run this file, because the tools slow a kernel down a hundredfold. The exit status is 0 if every pair is clean, 1 if a pair
-is not clean, and 2 if the tools cannot run.
+Each pair of a tool and a kernel runs in a process of its own, with a time limit. When it ends, a line says whether the pair is clean, how
+many errors the tool found, or why there is no result, such as a lack of time or of memory. At the end, a table has one row per kernel and
+one column per tool. --json also writes the results to a file, after each pair. Results of other pairs stay in that file if they are of the
+same model_new.py on the same kind of device.
+
+pytest does not run this file, because the tools slow a kernel down a hundredfold. The exit status is 0 if every pair is clean, and 1 if a
+pair is not clean. It is 2 if an argument is wrong, if compute-sanitizer is not found, or if a build fails.
 
 racecheck and initcheck run copies of model_new.py. A copy defines one of the macros that the hooks in _CUDA_TYPES test.
 
 The copy for racecheck defines TRIL_MATMUL_RACECHECK. racecheck (of CUDA 13.0) follows an mbarrier only for the threads that arrive at it
-themselves. In the fp16x3 kernel and the half-precision kernel, the lanes of a warp read and meet at a __syncwarp, and then one lane arrives
-for all lanes. racecheck reports this pattern as a race, but it is none: racecheck also reports a kernel of 20 lines that has only this
-pattern, and finds nothing if every lane arrives. So in the copy every lane arrives. Where consumer warps of the half-precision kernel sum
-exactly, other warps are active, and racecheck cannot follow their named barrier. In the copy these consumers meet at an mbarrier instead.
+themselves. In the fp16x3 kernel and the 16-bit kernel, the lanes of a warp read and meet at a __syncwarp, and then one lane arrives for all
+lanes. racecheck reports this correct pattern as a race. It does so even in a kernel of 20 lines that has only this pattern, and it reports
+nothing if every lane arrives. So in the copy every lane arrives. When the consumer warps of the 16-bit kernel sum exactly, they meet at a
+named barrier that the other warps of the CTA do not use. racecheck cannot follow such a barrier. In the copy the consumers meet at an
+mbarrier instead.
 
-The copy for initcheck defines TRIL_MATMUL_INITCHECK. initcheck has to watch every kernel, including torch's. Otherwise it would take data
-that an unwatched kernel has written for uninitialized. Two things begin as zeros in the copy. The first is the words of the workspace in
-which a kernel looks for the number of its launch, to see whether another CTA has written. The second is the padding of operands that are
-copied to rows of a multiple of 16 bytes: cp.async is told how many of the last 16 bytes to read, but initcheck sees a read of all 16.
+The copy for initcheck defines TRIL_MATMUL_INITCHECK. initcheck has to watch every kernel, including torch's. If it skipped a kernel, it
+would report the data that this kernel has written as uninitialized. In the copy, two things are set to zero beforehand. The first is the
+words of the workspace in which a kernel looks for the number of its launch, to see whether another CTA has written there. The second is the
+padding of an operand that is copied so that its lines begin at multiples of 16 bytes. A kernel tells cp.async how many of the last 16 bytes
+of a line to read, but initcheck sees a read of all 16.
 
 torch's caching allocator is off, so that every tensor is an allocation of its own. The tools then detect a read beyond a tensor's end, and
 a read before the tensor was written.
@@ -49,45 +55,54 @@ from helpers import DENSE, FAMILY, LOWER, MASKED, NN, NT, SYMMETRIC, TN, UPPER, 
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-# The copy of model_new.py for a tool has this line in place of its line `// [hooks]`. Other tools run an unchanged model_new.py.
+# For these tools, this line replaces the line `// [hooks]` of model_new.py. For the other tools no macro is defined.
 HOOKS = {"racecheck": "#define TRIL_MATMUL_RACECHECK", "initcheck": "#define TRIL_MATMUL_INITCHECK"}
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of a tile
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and rows that can
-# The sizes from HALF_SIZE to HALF_TWICE are for half precision. tests/test_sizes.py checks that choose_sixteen_bit_tiles chooses the tiles
-# that the comments below name, on a GPU with 132 SMs.
+# The sizes from HALF_SIZE to HALF_TWICE are for the 16-bit kernel. The comments name the tiles that choose_sixteen_bit_tiles chooses on a
+# GPU with 132 SMs. tests/test_sizes.py checks most of these tiles.
 
-# One CTA computes each tile of 128 x 128. Tiles of triangles are halved.
+# All tiles have 128 x 128 elements and are halved. One CTA computes each half.
 HALF_SIZE = 136
-# These are K, M and N. Two CTAs share the k of a tile. They also do so if one operand is a K x K triangle.
+# K, M and N. Two CTAs share the k of each tile. This is also the case if one operand is a K x K triangle.
 HALF_SHARED = (2000, 100, 136)
-HALF_LONG = (4100, 100, 136)  # K, M and N: four CTAs share the k of a tile
-# These are a batch and N. Some CTAs compute two or three tiles of 128 x 128. So the stages of their pipelines are reused across tiles.
+HALF_LONG = (4100, 100, 136)  # K, M and N; four CTAs share the k of each tile
+# The number of products in a batch, and N. There are more tiles of 128 x 128 than SMs. So some CTAs compute several tiles, and reuse the
+# stages of their pipelines across tiles.
 HALF_MANY = (22, 450)
-# These are batches with N. A cluster computes several tiles of 256 x 256, each with as few k-blocks as possible.
+# The number of products in a batch, and N. If the matrices are triangles, most clusters compute several tiles of 256 x 256. These tiles
+# have only a few k-blocks: at most three for the first size, and at most five for the second size.
 HALF_BATCHES = ((121, 136), (130, 257))
-HALF_OTHERS = (385, 100, 80)  # the arguments N, R and batch of others(), for which tiles have 256 x 256 elements
-HALF_LARGE = 3329  # this N has tiles of 256 x 256; the first tiles are halved, and the last tiles have one row
-# L L^T of this size is computed in its lower half, which `mirror` copies to the upper half: by vectors, and by elements at the edges.
+# The arguments N, R and batch of others(). The tiles of X X^T have 128 x 128 elements. All other products have tiles of 256 x 256.
+HALF_OTHERS = (385, 100, 80)
+# For this N the tiles have 256 x 256 elements. The first tiles are halved. The tiles at the lower edge of C have only one row.
+HALF_LARGE = 3329
+# L L^T of this size is computed in its lower half, and `mirror` copies this half to the upper half. `mirror` copies by vectors. Only the
+# blocks on the diagonal and at the lower edge of C are copied by elements.
 HALF_MIRRORED = 2056
-# These are M and K of X X^T. Half of C is computed and stored twice. The three sizes use small tiles, small tiles with diagonal pairs, and
-# large tiles.
+# M and K of X X^T. Half of C is computed and stored twice. The three sizes use tiles of 128 x 128, such tiles with diagonal pairs, and
+# tiles of 256 x 256.
 HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))
-MMA_SIZES = (136, 200)  # clusters share tiles, and no block divides the edge of the matrix
+# In float32 and float64, CTAs of a cluster share the k of tiles. No block divides the edge of the matrix.
+MMA_SIZES = (136, 200)
 HOPPER_SIZE = 1300  # tiles are split along k, and no block divides the edge of the matrix
 
-# These structures have masks that FAMILY does not have. There is one for each kind that a kernel treats differently. Kinds differ in the
-# order of tiles, in what is masked, and in what is written above the diagonal of C. FAMILY covers the layouts of operands, and thus the
-# contractions.
+# These products have masks that FAMILY does not have. There is one product for each kind that a kernel treats differently. Kinds differ in
+# the order of tiles, in what is masked, and in what is written above the diagonal of C. The contractions differ only in the layouts of
+# operands, which FAMILY covers. The comments on the two symmetric products do not apply to small products in 16-bit types: these are
+# computed as if C had no mask.
 OTHERS = (
-    "L X",  # X has a mask, and tiles go by rows
-    "X L",  # Y has a mask, and tiles go by columns
-    "L U",  # X and Y have masks, and C has none; the tile with the longest sum is the last one
-    "U L",  # X and Y have masks, and C has none; the tile with the longest sum is the first one
-    "X X^T",  # C is symmetric, and no operand is masked; tiles go by diagonals, and the one operand is packed once
-    "L L^T",  # C is symmetric, and both operands are masked; the tiles are those of NT, and none lies above the diagonal
+    "L X",  # X has a mask, and tiles are ordered by rows
+    "X L",  # Y has a mask, and tiles are ordered by columns
+    "L U",  # X and Y have masks, and C has none; the tile at the lower right of C has the longest sum
+    "U L",  # X and Y have masks, and C has none; the tile at the upper left of C has the longest sum
+    "X X^T",  # C is symmetric, and no operand is masked; tiles are ordered by diagonals, and the one operand is packed once
+    "L L^T",  # C is symmetric, and both operands are masked; tiles are ordered as for NT in FAMILY, and none lies above the diagonal
     "tril(X Y^T)",  # no operand is masked, and zeros are written above the diagonal of C
-    "tril(X L)",  # Y and C are masked, and columns become shorter
+    "tril(X L)",  # Y and C are masked, and each later column of tiles has fewer tiles
 )
+# The name of each of our kernels contains one of these words. All tools but initcheck watch only kernels with such names, and so skip
+# torch's kernels.
 NAMED = (
     "exact",
     "tf32",
@@ -97,16 +112,16 @@ NAMED = (
     "pack",
     "mirror",
     "invert",
-)  # each name of one of our kernels contains one of these; the tools skip torch's kernels, except initcheck
+)
 
 
-computed = set()  # the names of the kernels that have computed a product
+computed = set()  # the names that explain() gives to the kernels that have computed a product
 
 
 def finite(torch, module, X, Y, contraction, structure):
-    """Computes one contraction, waits, and returns whether all of the result is finite.
+    """Computes one product, waits for it, and returns whether all of the result is finite.
 
-    The contraction is printed first. If a tool hangs, the last line then says where.
+    The product's description is printed first. If a tool hangs, the last printed line then says which product hangs.
     """
     print("computing", contraction, structure, X.dtype, tuple(X.shape), tuple(Y.shape), flush=True)
     C, path, _ = module._built().product(X, Y, contraction, structure, module._PATH, False)
@@ -116,18 +131,19 @@ def finite(torch, module, X, Y, contraction, structure):
 
 
 def others(torch, module, N, R, dtype, *batch, names=OTHERS):
-    """Yields for each of OTHERS whether its result is finite. Triangular and symmetric matrices have side N; R is the remaining side."""
+    """Computes the products that `names` lists, and yields for each whether its result is finite. Triangular and symmetric matrices have
+    side N. R is the remaining side, if there is one."""
     for name in names:
         contraction, structure = MASKED[name]
         M, cols, K = sizes_for(structure, N, R)
         X = torch.randn(*batch, M, K, device="cuda").to(dtype)
         Y = torch.randn(*batch, *((cols, K) if contraction == NT else (K, cols)), device="cuda").to(dtype)
-        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # the fp16x3 kernel treats these elements as outliers
+        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # the fp16x3 kernel treats them as outliers, where a mask has them
         yield finite(torch, module, X, X if masks(structure)[2] == SYMMETRIC else Y, contraction, structure)
 
 
 def exact(torch, module):
-    """Computes every contraction and structure in float32 and in float64."""
+    """Computes the products of FAMILY and OTHERS in float32 and in float64."""
     module._PATH = module._PATHS["exact"]
     for dtype in (torch.float32, torch.float64):
         for N in EXACT_SIZES:
@@ -137,7 +153,11 @@ def exact(torch, module):
 
 
 def tf32(torch, module):
-    """Computes every contraction and structure, with transposed operands, a batch, sums beyond the scale of tf32, and an Inf."""
+    """Computes the products of FAMILY and OTHERS, and products with an Inf.
+
+    The products of FAMILY are also computed with X stored by columns, as a batch, and with large elements. Sums of the large elements
+    overflow when the kernel scales the elements by kTf32Scale.
+    """
     for N in TF32_SIZES:
         X, Y = (torch.randn(N, N, device="cuda") for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -151,13 +171,13 @@ def tf32(torch, module):
 
 def hopper_operands(torch):
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
-    X[700, 3] = Y[900, 800] = 1e-6  # makes its block wide; kTolerance in model_new.py explains wide blocks
-    X[701, 3] = Y[900, 801] = 1e-10  # is an outlier
+    X[700, 3] = Y[900, 800] = 1e-6  # each makes its block wide; kTolerance in model_new.py explains wide blocks
+    X[701, 3] = Y[900, 801] = 1e-10  # each is an outlier
     return X, Y
 
 
 def hopper_tf32(torch, module):
-    """Computes TF32 products and gradients, of blocks with the same scale and with different scales."""
+    """Computes the products of FAMILY and OTHERS, and gradients, with TF32. The scales of blocks differ little or by many powers of two."""
     module._PATH = module._PATHS["hopper"]
     X, Y = hopper_operands(torch)
     torch.set_float32_matmul_precision("high")
@@ -169,7 +189,7 @@ def hopper_tf32(torch, module):
 
 
 def hopper(torch, module):
-    """Computes every contraction and structure, gradients, a batch, wide blocks, outliers and a fallback."""
+    """Computes the products of FAMILY and OTHERS, gradients, batches and fallbacks. The operands have wide blocks and outliers."""
     module._PATH = module._PATHS["hopper"]
     X, Y = hopper_operands(torch)
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -180,19 +200,20 @@ def hopper(torch, module):
     assert finite(torch, module, both, Y.expand_as(both), NN, LOWER) and finite(torch, module, X.expand_as(both), both, TN, DENSE)
     P, Q = both.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    X[5, 3] = both[1, 5, 3] = float("inf")  # so that fixup_kernel computes it as the fallback
+    X[5, 3] = both[1, 5, 3] = float("inf")  # so that fixup_kernel computes these products as the fallback
     assert not finite(torch, module, X, Y, NN, LOWER) and not finite(torch, module, both, Y.expand_as(both), NN, LOWER)
 
 
 def half(torch, module):
-    """Computes products in which one CTA computes each tile.
+    """Computes products in which one CTA computes each half of a tile of 128 x 128.
 
-    Both dtypes compute every contraction and structure, which uses every template. Both also compute a product whose sums contain a NaN,
-    so that tiles are summed again. The remaining cases do not depend on the dtype, and are computed in float16 alone. Transposed operands
-    with masks use every way to mask. Further cases are parts of larger matrices, every order of tiles with operands and a C that have to be
-    copied, and a batch.
+    Both dtypes compute the products of FAMILY. These use every instance of the kernel for tiles of 128 x 128, except those that store C
+    twice. Both dtypes also compute a product whose sums contain a NaN, so that tiles are summed again. The remaining products do not depend
+    on the dtype, and are computed in float16 alone. Together with FAMILY, transposed operands with masks use every way to mask a block.
+    Further products are the products of OTHERS, a product of parts of larger matrices, and a batch. In some products of OTHERS, an operand
+    has to be copied first, and C is written by elements.
     """
-    module._PATH = module._PATHS["hopper"]  # without this, small products would not use this kernel
+    module._PATH = module._PATHS["hopper"]  # so that small products use this kernel, too
     for dtype in (torch.bfloat16, torch.float16):
         X, Y = (torch.randn(HALF_SIZE, HALF_SIZE, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -208,9 +229,9 @@ def half(torch, module):
 def half_shared(torch, module):
     """Computes products in which two or four CTAs share the k of a tile and add their sums.
 
-    One operand may be a triangle. One product has sums that are NaN, so that tiles are summed again.
+    The last three products have a triangular operand. In the last product some sums are NaN, so that tiles are summed again.
     """
-    module._PATH = module._PATHS["hopper"]  # small products, too
+    module._PATH = module._PATHS["hopper"]  # so that small products use this kernel, too
     for K, M, N in (HALF_SHARED, HALF_LONG):
         X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
         assert all(finite(torch, module, *given, DENSE) for given in ((X, Y, TN), (X.mT, Y, NN), (X.mT, Y.mT, NT)))
@@ -222,22 +243,23 @@ def half_shared(torch, module):
 
 
 def half_many(torch, module):
-    """Computes products in which a CTA computes several tiles of 128 x 128, one after the other.
+    """Computes products in which some CTAs compute several tiles of 128 x 128, one after the other.
 
-    C of lower triangles is stored by rows. For upper triangles the kernel computes C^T, and stores it by columns.
+    The kernel stores the C of lower triangles by rows. For upper triangles it computes C^T, and stores C^T by columns.
     """
-    module._PATH = module._PATHS["hopper"]  # small products, too
+    module._PATH = module._PATHS["hopper"]  # so that small products use this kernel, too
     batch, N = HALF_MANY
     X, Y = (torch.randn(batch, N, N, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, NN, UPPER)
 
 
 def half_batches(torch, module):
-    """Computes products in which a cluster computes several tiles of 256 x 256 in turn.
+    """Computes batches in which most clusters compute several tiles of 256 x 256, one after the other.
 
-    Every contraction of triangles occurs. For each size and dtype, one product has an Inf.
+    It computes the products of FAMILY and OTHERS. The dense products with N = 257 and X X^T are exceptions: their tiles are 128 x 128. For
+    each size and dtype, one product has an Inf.
     """
-    module._PATH = module._PATHS["hopper"]  # small products, too
+    module._PATH = module._PATHS["hopper"]  # so that small products use this kernel, too
     for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -249,11 +271,11 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """Computes C and dB of single matrices with halved tiles, and symmetric products, of which half is computed.
+    """Computes C and dB of large triangles, whose first tiles are halved, and symmetric products, of which half is computed.
 
-    That half is stored twice, or a launch of `mirror` copies it.
+    The kernel stores that half twice, or a launch of `mirror` copies it.
     """
-    module._PATH = module._PATHS["hopper"]  # small products, too
+    module._PATH = module._PATHS["hopper"]  # so that small products use this kernel, too
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
     for M, K in HALF_TWICE:
@@ -264,10 +286,10 @@ def half_large(torch, module):
 
 
 def mma(torch, module):
-    """Computes every contraction and structure in all four dtypes.
+    """Computes the products of FAMILY and OTHERS in all four dtypes.
 
-    For each dtype it also computes a product of operands that have to be copied, a batch, and a product with an Inf. The tiles with the Inf
-    are summed again.
+    For each dtype it also computes a product of parts of larger matrices, a batch, and a product with an Inf. Tiles whose sums are not
+    finite are summed again. In 16-bit types, some operands of OTHERS have to be copied first.
     """
     module._PATH = module._PATHS["mma"]
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -285,8 +307,8 @@ def mma(torch, module):
 def family(torch, module):
     """Computes small symmetric products and inverses, at sizes that no block divides, and in batches.
 
-    The symmetric products are stored twice, or computed whole. Inverses are computed in float32 and float64, have several blocks, and are
-    stored by rows and by columns.
+    The symmetric products are computed whole in float16. In float32 and float64, half of C is computed and stored twice. Inverses are
+    computed in float32 and float64. They have several blocks, and the given matrices are stored by rows or by columns.
     """
     for dtype, path in ((torch.float16, "hopper"), (torch.float32, "auto"), (torch.float64, "auto")):
         module._PATH = module._PATHS[path]
@@ -303,7 +325,7 @@ KERNELS = {of.__name__: of for of in EVERY}
 
 
 def copy_for(text, *tools):
-    """Returns the text of model_new.py with the macros that HOOKS has for these tools defined."""
+    """Returns the text of model_new.py in which the macros of these tools are defined. HOOKS has the macros."""
     return helpers.hooked(text, "\n".join(HOOKS[tool] for tool in tools if tool in HOOKS))
 
 
@@ -327,7 +349,9 @@ def child(tool, kernels):
         computed.clear()
         KERNELS[name](torch, module)
         print("computed by", ", ".join(sorted(computed)), flush=True)
-        assert computed <= {name.partition("_")[0]}, f"{name} has to be computed by one kernel"
+        # `family` calls public functions, which do not tell which kernel they use.
+        expected = set() if name == "family" else {name.partition("_")[0]}
+        assert computed == expected, f"{name} has to be computed by one kernel"
 
 
 # ---- Running the pairs of a tool and a kernel side by side. ----------------------------------------------------------
@@ -336,7 +360,7 @@ ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def run_child(before, tool, kernels, seconds):
-    """Runs child() in a new process, which the command `before` starts and watches.
+    """Runs child() in a new process. The command `before` starts a tool that watches the process, unless `before` is empty.
 
     Returns the exit status and the printed text. The exit status is None if the process ran out of time.
     """
@@ -370,13 +394,14 @@ def look(tool, kernel, seconds):
     number = found(printed)
     whole = "Detected overflow of tracked" not in printed  # this message says that the tool did not track some barriers
     clean = status == 0 and not number and whole
-    # If other processes use the GPU's memory, the pair shows neither that the kernel is clean nor that it is not.
+    # If the GPU lacks memory, perhaps because other processes use it, the pair shows neither that the kernel is clean nor that it is not.
     short = re.search("out of memory|Unable to allocate enough memory", printed)
     said = "timed out" if status is None else "no memory" if short else "clean" if clean else f"{number} found" if number else "failed"
     row = {"tool": tool, "kernel": kernel, "result": said, "found": number, "seconds": round(time.perf_counter() - start, 1)}
     row["printed"] = [line for line in printed.splitlines() if "SUMMARY" in line or "computed by" in line]
     print(f"{tool:<12}{kernel:<14}{said:<12}{row['seconds']:>8} s   {'; '.join(row['printed'])}", flush=True)
-    # The first findings say which kernel, thread and address are wrong. The last line "computing" says where a pair ran out of time.
+    # The first findings say which kernel, thread and address are wrong. The last line "computing" says in which product a pair ran
+    # out of time.
     if said != "clean":
         lines = [line for line in printed.splitlines() if "Host Frame" not in line and not line.startswith("computing")]
         lines += [line for line in printed.splitlines() if line.startswith("computing")][-1:]
@@ -431,7 +456,7 @@ def main(arguments=None):
             if status != 0:
                 print(f"the build failed:\n{printed[-4000:]}", file=sys.stderr)
                 return 2
-        # The pairs with racecheck take the longest, so they come first.
+        # racecheck is the slowest tool, so its pairs come first.
         pairs = sorted(itertools.product(tools, kernels), key=lambda pair: pair[0] != "racecheck")
         rows = []
         for done in concurrent.futures.as_completed([pool.submit(look, *pair, given.seconds) for pair in pairs]):

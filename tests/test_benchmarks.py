@@ -707,7 +707,7 @@ def test_traces_name_events_that_the_header_has(model):
 
 
 def test_references_are_judged_as_their_own_solutions(tmp_path, capsys):
-    """Two judges at a time, one of which finds that it cannot be made. A second run judges only what has no result."""
+    """Two judges at a time, one of which finds that it cannot be made. A second run judges only what has no verdict of the same device."""
     references, out = module("references"), tmp_path / "results.json"
     folder = tmp_path / "level1"
     folder.mkdir()
@@ -724,7 +724,11 @@ def test_references_are_judged_as_their_own_solutions(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "level1/8     could not be judged, " in told and re.search(r"level1 +1 +0 +1 +0\n", told)
     assert references.main(arguments) == 0
-    assert re.fullmatch(r"\n.*\n +level1 +1 +0 +1 +0\n", capsys.readouterr().out)
+    assert re.fullmatch(r"level1/8 +could not be judged, [^\n]*\n\n.*\n +level1 +1 +0 +1 +0\n", capsys.readouterr().out)
+    next(row for row in record["rows"] if row["verdict"] == "holds")["device"] = "another CPU"
+    out.write_text(json.dumps(record))
+    assert references.main(arguments) == 0
+    assert "level1/4     holds" in capsys.readouterr().out
 
 
 def test_large_problems_are_judged_alone(tmp_path):

@@ -25,6 +25,7 @@ from helpers import (
     MASKED,
     NN,
     SOURCE,
+    SYMMETRIC,
     UPPER,
     WAYS,
     Cut,
@@ -420,9 +421,10 @@ def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
         """Splits and edge of all that sanitize.others computes."""
         shapes = []
         for name in sanitize.OTHERS:
-            (M, cols, K), bits_of = sizes_for(MASKED[name][1], N, R), enumerate(masks(MASKED[name][1]))
-            shapes.append((K, M, cols, *(batch or [1]), sum(bool(mask) << at for at, mask in bits_of)))
-        return {plan[:2] for plan in plans(shapes)}
+            (M, cols, K), of_each = sizes_for(MASKED[name][1], N, R), masks(MASKED[name][1])
+            bits = sum(bool(mask) << at for at, mask in enumerate(of_each)) + 8 * (of_each[2] == SYMMETRIC)
+            shapes.append((K, M, cols, *(batch or [1]), bits))
+        return {name: plan[:2] for name, plan in zip(sanitize.OTHERS, plans(shapes), strict=True)}
 
     single = [lower(N) for N in (sanitize.HALF_SIZE, sanitize.HALF_LARGE)]
     batches = [lower(N, batch) for batch, N in (sanitize.HALF_MANY, *sanitize.HALF_BATCHES)]
@@ -434,4 +436,5 @@ def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
     assert plans([(K, M, M, 1, 12) for M, K in sanitize.HALF_TWICE]) == [(1, SMALL, 0), (1, SMALL, 0), (1, LARGE, 0)]
     batch, N = sanitize.HALF_MANY
     assert batch * math.comb(-(-N // SMALL) + 1, 2) > 132, "each CTA has one tile"
-    assert others(200, 150) == {(1, SMALL)} and others(*sanitize.HALF_OTHERS) == {(1, LARGE)}
+    assert {*others(200, 150).values()} == {(1, SMALL)}
+    assert others(*sanitize.HALF_OTHERS) == {name: (1, SMALL if name == "X X^T" else LARGE) for name in sanitize.OTHERS}
