@@ -860,7 +860,8 @@ def large(soak):
         if soak.on_gpu:
             gc.collect()
             torch.cuda.empty_cache()
-    return Outcome("N = 32768, elements 2^31 apart, batches of 10^5, all elements", done, len(cases), judge, details={"seconds": timings})
+    sizes = "elements 2^31 apart, batches of 10^5" if full else "the same layouts and batches, but smaller"
+    return Outcome(f"N = {N}, {sizes}, all elements", done, len(cases), judge, details={"seconds": timings})
 
 
 # ---- Section: the search for large errors. ---------------------------------------------------------------------------
