@@ -10,11 +10,11 @@ import torch
 class Domain:
     """Records which properties of a tensor a change has to preserve.
 
-    The properties are zeros, symmetry, few distinct values, and rows of elements that sum to 1.
+    The properties are whole numbers, few distinct values, many zeros, symmetry, and rows of elements that sum to 1.
     """
 
-    FEW = 4  # a tensor with at most this many distinct values holds labels, signs or a mask
-    SAMPLE = 1 << 20  # the largest number of elements that is examined
+    FEW = 4  # a larger tensor with at most this many distinct values holds labels, signs or a mask
+    SAMPLE = 1 << 20  # the most elements in which values and zeros are examined, and the most in the sum of a row
 
     def __init__(self, X):
         some = X.flatten()[: self.SAMPLE].double()
@@ -73,7 +73,10 @@ class Changes:
         return domain.multiplied(X, torch.full_like(X, 2.0**4))
 
     def zeros(self, X, domain):
-        """Sets about a third of the elements to zero. If X has rows, it also sets about one row in eight to zero."""
+        """Sets about a third of the elements to zero.
+
+        If X has several dimensions, about one in eight of its slices along the first dimension becomes zero as well.
+        """
         kept = self.uniform(*X.shape) > 1 / 3
         if X.dim() > 1:
             kept &= (self.uniform(X.shape[0]) > 1 / 8).view(-1, *[1] * (X.dim() - 1))
@@ -97,7 +100,7 @@ class Changes:
         return X[order.roll(1) if torch.equal(order, order.sort().values) else order]
 
     def scaled(self, X, domain):
-        """Multiplies by random factors from 0.5 to 1.5. Problems need this if get_inputs() never varies."""
+        """Multiplies by random factors from 0.5 to 1.5. AnyCall needs this if get_inputs() always returns the same."""
         return domain.multiplied(X, 0.5 + self.uniform(*X.shape))
 
 
@@ -121,7 +124,7 @@ def vary(change, tensors, seed, device):
 
 
 def perturb(tensors, seed, device, absolute):
-    """Returns all tensors. Those of floating point become float64 and have random errors of the size of roundings.
+    """Returns all tensors. Floating-point ones become float64 and get random errors that are as large as roundings.
 
     An error is 8 to 16 eps of the dtype, as after a sum, or 0.5 to 1 eps for 16-bit dtypes. It is relative to the
     element itself or, if `absolute` is True, to the largest element. An odd seed gives the errors of the preceding even
@@ -132,7 +135,8 @@ def perturb(tensors, seed, device, absolute):
     for X in tensors:
         if X.is_floating_point() and X.numel():
             most = torch.finfo(X.dtype).eps * (1 if X.dtype.itemsize == 2 else 16)
-            # The errors of the first two seeds have one sign. They move sums of elements of one sign, too.
+            # `off` is positive everywhere for seed 0, and negative everywhere for seed 1. Errors of random signs would
+            # cancel in a sum of many elements.
             signs = 1 - 2 * changes.whole(X, 0, 1) if seed > 1 else 1
             off = signs * (0.5 + changes.uniform(*X.shape) / 2) * (-most if seed % 2 else most)
             X = X.double() + off * (X.double().abs().max() if absolute else X.double())
@@ -142,7 +146,7 @@ def perturb(tensors, seed, device, absolute):
 
 # ==== 2. Truth and bounds ====
 
-MULTIPLE = 4  # a result may have this multiple of the reference's own error
+MULTIPLE = 4  # the error of a result may be this many times the reference's own error
 # The reference may have a hidden state if its error exceeds this number, and if the results of two calls with the same
 # inputs differ by more than this number.
 SUSPICIOUS = 0.1
@@ -150,7 +154,7 @@ CHUNK = 1 << 24  # the number of elements that are compared at once, which limit
 
 
 def tolerance_of(dtype):
-    """Returns KernelBench's tolerance, which it uses as both atol and rtol."""
+    """Returns the number that KernelBench uses as both atol and rtol for results of this dtype."""
     return 1e-2 if dtype.itemsize == 2 else 1e-4
 
 
@@ -159,7 +163,7 @@ def real(X):
 
 
 def magnitudes(X):
-    """Returns |X|, and 0 for what is not finite."""
+    """Returns |X|, with 0 in place of numbers that are not finite."""
     return torch.where(X.isfinite(), X, 0).abs()
 
 
@@ -172,8 +176,8 @@ def worst(errors):
 class Truth:
     """Holds what one tensor of a result should be, and measures the errors of results against it.
 
-    An element's error is |x - truth| / (scale + |truth|). KernelBench uses scale 1 and requires an error below its
-    tolerance. For ordinary inputs, the scale is the largest |truth|, limited to the range from 0.01 (0.1 for 16-bit
+    An element's error is |x - truth| / (scale + |truth|). KernelBench uses scale 1 and allows an error up to its
+    tolerance. If `ordinary` is True, the scale is the largest |truth|, limited to the range from 0.01 (0.1 for 16-bit
     dtypes) to 1. With scale 1, zeros would pass for the softmax of a long row. The error of an integer or a bool is 0
     or 1.
     """
@@ -192,8 +196,8 @@ class Truth:
         if ordinary and self.high.numel():
             largest = max(float(magnitudes(self.high[part]).max()) for part in self.chunks())
             self.scale = min(max(largest, 0.1 if reference.dtype.itemsize == 2 else 0.01), 1.0)
-        # The reference's values replace a truth that is not finite. The check goes by chunks, so that it needs little
-        # memory in the usual case, in which all elements are finite.
+        # Where the truth is not finite, the reference's value replaces it. The check goes by chunks, so that it needs
+        # little memory in the usual case, in which all elements are finite.
         if not all(bool(self.high[part].isfinite().all()) for part in self.chunks()):
             self.high = torch.where(self.high.isfinite(), self.high, self.reference.to(self.high.dtype))
 
@@ -227,9 +231,9 @@ class Truth:
     def likely_integers(self, perturbed):
         """Returns the least and the greatest integer that may stand at a tie.
 
-        The range of all elements of the truth and of `perturbed` is extended by its own width on both sides. If the
-        range has no negative numbers, it is not extended below 0. The integers may be positions, as argmax returns
-        them, which are never negative.
+        The range from the least to the greatest element of the truth and of `perturbed` is extended by its own width on
+        both sides. If the range has no negative numbers, it is not extended below 0. The integers may be positions, as
+        argmax returns them, which are never negative.
         """
         seen = [int(edge) for X in (self.high, *perturbed) if X.numel() for edge in (X.min(), X.max())]
         if not seen:
@@ -239,12 +243,12 @@ class Truth:
         return max(least, 0) if min(seen) >= 0 else least, max(seen) + width
 
     def worst_beside_ties(self, found, perturbed, bound):
-        """Returns the largest error, its flat index, and the number of ties: elements that only this method accepts.
+        """Returns the largest error that ties do not explain, its flat index, and the number of ties.
 
-        `perturbed` has several results that the reference computes from inputs with rounding errors. A floating-point
-        element has the error 0 if it lies between the least and the greatest of these results and the truth. An integer
-        has the error 0 if two conditions hold: one of these results differs there from the truth, and the integer lies
-        in the range of likely_integers().
+        A tie is an element that is within the bound here, but not by errors(). `perturbed` has several results that the
+        reference computes from inputs with rounding errors. A floating-point element has the error 0 if it lies between
+        the least and the greatest of these results and the truth. An integer has the error 0 if two conditions hold:
+        one of these results differs there from the truth, and the integer lies in the range of likely_integers().
         """
         found, tied, largest = real(found).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]

@@ -1,9 +1,9 @@
 """Confines the process that calls guard(), before this process runs a stranger's code. docs/judge.md gives the reasons.
 
-The judge uses this module through judge/sandbox.py. All system calls and all constants of the kernel's interface are
-in this module. It needs Linux and the standard library alone. The process that calls guard() must have one thread and
-lead a process group. The kernel keeps capabilities, Landlock rules and seccomp filters separately for each thread, and
-later threads and children inherit these.
+The judge uses this module through judge/sandbox.py. The system calls for which Python has no function are made here.
+The module needs Linux and the standard library alone. The process that calls guard() must lead a process group, so that
+the judge can stop it with its descendants. It must have one thread: the kernel keeps capabilities, Landlock rules and
+seccomp filters separately for each thread, and only later threads and children inherit them.
 """
 
 import contextlib
@@ -34,9 +34,10 @@ NUMBERS = """
 # ARCHITECTURE is the number that the headers of Linux give to this machine's architecture (AUDIT_ARCH). COLUMN selects
 # the architecture's system call numbers in NUMBERS. Both are 0 on an architecture that NUMBERS does not cover.
 ARCHITECTURE, COLUMN = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}.get(os.uname().machine, (0, 0))
-# CALLS has the numbers of this machine by name. It is empty on other architectures, which get no filter.
+# CALLS has this machine's numbers by name. On an architecture that NUMBERS does not cover, it is empty, and no process
+# gets a filter.
 CALLS = dict(zip(NUMBERS.split()[::3], map(int, NUMBERS.split()[COLUMN::3]), strict=True)) if COLUMN else {}
-# These numbers are the same on all architectures.
+# These numbers are the same on x86_64, aarch64 and most other architectures.
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 3, 4, 38
@@ -55,41 +56,43 @@ def set_dumpable(dumpable):
 def stop_thread(process, thread):
     """Sends SIGSTOP to one thread. Returns False if the thread is gone.
 
-    It makes the system call by number, because glibc has tgkill only from 2.30 on. On an architecture that CALLS does
-    not cover, it does nothing and returns True.
+    The function makes the system call by number, because glibc has tgkill only from 2.30 on. On an architecture that
+    NUMBERS does not cover, it does nothing and returns True.
     """
     return not CALLS or LIBC.syscall(CALLS["tgkill"], process, thread, signal.SIGSTOP) == 0
 
 
-# ==== 2. Seccomp: the calls that reach other processes are refused ====
+# ==== 2. Seccomp: some system calls are refused or limited ====
 
-# A filter sees the numbers and the arguments of calls, but not what pointers point to. The calls of LIMITS take the id
-# of a process. The filter allows only the caller, named by 0 or by its own id. Any other id may belong to a process of
-# another run.
+# A filter sees the number and the arguments of a system call, but cannot follow pointers. The calls of LIMITS take the
+# id of a process. The filter accepts 0, which names the caller, and the id of the process that installs the filter. It
+# refuses all other ids, because they may belong to another run. So descendants can name themselves by 0 only.
 LIMITS = "prlimit64 sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages"
 # These calls are refused altogether. An io_uring, for example, goes on working while its process is stopped.
 REFUSED = """ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd pidfd_send_signal process_madvise
     process_mrelease unshare ioprio_set perf_event_open bpf userfaultfd timer_create mq_notify io_uring_setup
     io_uring_enter io_uring_register setns open_by_handle_at"""
 # These are flags of clone. CLONE_NEW has all flags that make a namespace. CLONE_PARENT makes the new process a child of
-# the judge. CLONE_PTRACE makes a tracer trace the new process too. CLONE_SIGNAL masks the number of the signal that
-# announces the new process's end.
+# the caller's parent, which may be the judge. CLONE_PTRACE makes a tracer trace the new process too. CLONE_SIGNAL masks
+# the number of the signal that the parent gets when the new process ends.
 CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 CLONE_PARENT, CLONE_PTRACE, CLONE_SIGNAL = 0x00008000, 0x00002000, 0xFF
-# These commands of fcntl name a process that gets signals.
+# These are commands of fcntl. F_SETOWN and F_SETOWN_EX choose a process that gets signals. F_SETSIG chooses the signal,
+# which could be SIGCONT.
 F_SETOWN_EX = 15
 SIGNALLING_COMMANDS = (fcntl.F_SETOWN, fcntl.F_SETSIG, F_SETOWN_EX)
-# These are requests of ioctl. FIOSETOWN and SIOCSPGRP name a process that gets signals. TIOCSTI writes to a terminal,
-# and TCXONC stops the terminal's output. The last three of TERMINAL_REQUESTS can take a terminal away.
+# These are requests of ioctl. FIOSETOWN and SIOCSPGRP choose a process that gets signals. TIOCSTI puts input into a
+# terminal, and TCXONC stops the terminal's output. The last three of TERMINAL_REQUESTS can give a process a terminal or
+# take it away. A process that loses its terminal gets SIGCONT.
 FIOSETOWN, SIOCSPGRP, TIOCSPTLCK = 0x8901, 0x8902, 0x40045431
 TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TCXONC, termios.TIOCSCTTY, termios.TIOCNOTTY, TIOCSPTLCK)
-SOL_SOCKET, SO_LINGER = 1, 13
+SOL_SOCKET, SO_LINGER = 1, 13  # a socket with SO_LINGER that is sent to the judge could make it wait in close()
 
 SECCOMP_SET_MODE_FILTER = 1
-SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # leaves the processor's speculation as it is
+SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # leaves the processor's speculation on, which a filter could otherwise switch off
 SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
-# An instruction of the filter is (opcode, jump if true, jump if false, k), where k is a constant. These are the
-# opcodes.
+# An instruction of the filter is (opcode, skip if true, skip if false, k). The two skips are numbers of instructions,
+# and k is a constant. These are the opcodes.
 LOAD, MASK, IS_EQUAL, IS_AT_LEAST, HAS_BIT_OF, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 X32_NUMBERS = 1 << 30  # x86_64 has a second set of calls from this number on
 
@@ -97,18 +100,19 @@ X32_NUMBERS = 1 << 30  # x86_64 has a second set of calls from this number on
 def filter_program(own, beyond):
     """Returns the seccomp filter as a list of instructions.
 
-    Signals and similar calls may reach the process ids from `own` to below `beyond`. Descendants have these ids.
+    The calls that send signals may name process ids from `own` to below `beyond`. Descendants have such ids.
     """
     allow = (RETURN, 0, 0, SECCOMP_RET_ALLOW)
     refuse, missing = ((RETURN, 0, 0, SECCOMP_RET_ERRNO | error) for error in (errno.EPERM, errno.ENOSYS))
     in_vain = (RETURN, 0, 0, SECCOMP_RET_ERRNO)  # the call does nothing and reports success
     number, architecture, first, second, third = ((LOAD, 0, 0, offset) for offset in (0, 4, 16, 24, 32))
-    # A negative process id names a process group. No descendant leads a group, because setsid and setpgid do nothing.
-    # So the call fails with ESRCH, as it does for a group whose processes have all ended.
+    # A negative process id names a process group, and -1 names all processes. No descendant leads a group, because this
+    # filter makes setsid and setpgid do nothing. So such a call fails with ESRCH, as for a group whose processes have
+    # all ended.
     no_group = (RETURN, 0, 0, SECCOMP_RET_ERRNO | errno.ESRCH)
     descendant = [(IS_AT_LEAST, 0, 1, 1 << 31), no_group, (IS_AT_LEAST, 0, 1, beyond), refuse]
     descendant += [(IS_AT_LEAST, 0, 1, own), allow, refuse]
-    # This allows 0, which names the calling process, and the id of this process. The ids of descendants cannot be
+    # This accepts 0, which names the calling process, and the id of this process. The ids of descendants cannot be
     # listed, because they are not known yet.
     caller = [(IS_EQUAL, 1, 0, 0), (IS_EQUAL, 0, 1, own), allow]
 
@@ -120,15 +124,15 @@ def filter_program(own, beyond):
         "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
         LIMITS: [first, *caller, refuse],
         "setpriority": [first, (IS_EQUAL, 1, 0, os.PRIO_PROCESS), refuse, second, *caller, refuse],
-        # With OMP_PROC_BIND, OpenMP pins its threads by their ids, and ends the process if a call fails. So calls with
-        # other ids do nothing and report success.
+        # With OMP_PROC_BIND, OpenMP pins its threads by their ids, and ends the process if a call fails. So calls that
+        # name any other id do nothing and report success.
         "sched_setaffinity": [first, *caller, in_vain],
         "fcntl": [*unless(second, *SIGNALLING_COMMANDS), allow],
         "ioctl": [*unless(second, FIOSETOWN, SIOCSPGRP, *TERMINAL_REQUESTS), allow],
         "clone": [
             first,
             *[(HAS_BIT_OF, 0, 1, CLONE_NEW | CLONE_PARENT | CLONE_PTRACE), refuse],
-            # No signal or SIGCHLD may announce the new process's end, and no other signal.
+            # When the new process ends, its parent may get no signal or SIGCHLD. Any other signal is refused.
             *[(MASK, 0, 0, CLONE_SIGNAL), (IS_EQUAL, 0, 1, 0), allow, (IS_EQUAL, 0, 1, signal.SIGCHLD), allow, refuse],
         ],
         "setsockopt": [second, (IS_EQUAL, 1, 0, SOL_SOCKET), allow, *unless(third, SO_LINGER), allow],
@@ -137,7 +141,7 @@ def filter_program(own, beyond):
         "clone3": [missing],
         REFUSED: [refuse],
     }
-    # Calls with the numbers of another architecture are refused.
+    # Calls of another architecture and x32's calls are refused, because their numbers have other meanings.
     words = [architecture, (IS_EQUAL, 1, 0, ARCHITECTURE), refuse, number, (IS_AT_LEAST, 0, 1, X32_NUMBERS), refuse]
     for names, body in bodies.items():
         for name in names.split():
@@ -146,11 +150,11 @@ def filter_program(own, beyond):
 
 
 def filter_calls(judge, others):
-    """Filters the system calls of this process. Returns whether the system supports that."""
+    """Filters the system calls of this process. Returns whether that succeeds; guard() explains the arguments."""
     if not CALLS:
         return False
-    # Linux counts process ids up, and begins anew after the largest. If the judge has a higher id than this process,
-    # the count has begun anew in between, and descendants have ids below the judge's.
+    # Linux counts process ids up, and begins anew after the largest. If the judge or one of `others` has a higher id
+    # than this process, the count has begun anew in between. Signals may then reach only ids below that id.
     beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)
     words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]
     instructions = (ctypes.c_uint64 * len(words))(*words)
@@ -162,19 +166,20 @@ def filter_calls(judge, others):
 
 LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH = 1, 1
 WRITE_FILE = 1 << 1
-CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))  # removes or makes files of any kind, and moves them
+CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))  # the rights to make, remove and move files of all kinds
 TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
-SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2  # with these, sockets and signals reach descendants only
+# With these, signals and connections to abstract Unix sockets reach only this process and its descendants.
+SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2
 
 
 def restrict_files(builds):
-    """Restricts by Landlock where this process can write. Returns Landlock's version, or 0 if the system has none.
+    """Restricts by Landlock where this process can write. Returns Landlock's version, or 0 if nothing is restricted.
 
     The process can still write in the temporary folder, in the folder `builds`, in /dev/shm, and to the devices that a
-    solution needs.
+    solution needs. With a GPU it can also write in /proc/self/task.
     """
     version = LIBC.syscall(LANDLOCK_CREATE_RULESET, 0, 0, LANDLOCK_CREATE_RULESET_VERSION)
-    if version < 2:  # the first version forbids moving files between folders, which builds need
+    if version < 2:  # no Landlock, or its first version, with which builds could not move files between folders
         return 0
     rights, scope = WRITE_FILE | CHANGE_FOLDER, 0
     if version >= 3:
@@ -187,7 +192,7 @@ def restrict_files(builds):
     rules = LIBC.syscall(LANDLOCK_CREATE_RULESET, attributes, ctypes.sizeof(attributes), 0)
     paths = [os.environ["TMPDIR"], builds, "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
     if gpus := [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia")]:
-        paths += [*gpus, "/proc/self/task"]  # the driver names its threads there, and does not start if it cannot
+        paths += [*gpus, "/proc/self/task"]  # the GPU's driver names its threads there, and fails if it cannot
     for path in filter(os.path.exists, paths):
         handle = os.open(path, os.O_PATH)
         allowed = rights if os.path.isdir(path) else rights & (WRITE_FILE | TRUNCATE | IOCTL_DEV)
@@ -199,17 +204,17 @@ def restrict_files(builds):
     return version if restricted else 0
 
 
-# ==== 4. All of it ====
+# ==== 4. All restrictions together ====
 
-# settle_in() removes these variables, so that caches lie in HOME, which it sets to a temporary folder.
+# settle_in() removes these environment variables. Caches then lie in HOME, which it sets to a temporary folder.
 CACHES = """XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME TORCH_HOME TORCHINDUCTOR_CACHE_DIR TRITON_HOME TRITON_CACHE_DIR
     TRITON_DUMP_DIR TRITON_OVERRIDE_DIR CCACHE_DIR"""
 
 
 def settle_in(folder, builds):
-    """Sets the environment so that caches lie in a home in the temporary folder, and torch's builds in `builds`."""
+    """Sets the environment so that caches lie in a home inside the temporary folder, and torch's builds in `builds`."""
     import site
-    import tempfile  # imported here, so that the process that ends groups starts sooner
+    import tempfile  # both are imported here, so that the warden, which also runs this module, starts sooner
 
     home = os.path.join(folder, "home")
     os.makedirs(home, exist_ok=True)
@@ -218,18 +223,19 @@ def settle_in(folder, builds):
         os.environ.pop(name, None)
     # HOME changes below. With this variable, a Python that starts later still finds the user's installed packages.
     os.environ["PYTHONUSERBASE"] = site.getuserbase()
-    # ~/.nv is the cache of the GPU's driver. The judge uses it, too, and executes what lies there, so a solution gets
-    # another one.
+    # The GPU's driver has its cache in ~/.nv. The judge executes what lies there, so a solution must not write there.
+    # Its cache lies in the temporary folder instead.
     os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = tempfile.tempdir = folder
     os.environ["HOME"] = home
     os.environ["TORCH_EXTENSIONS_DIR"] = builds
 
 
 def guard(judge, others, folder, builds):
-    """Gives up what no solution needs: capabilities, writing to other files, and reaching other processes.
+    """Gives up what no solution needs: capabilities, writing to most files, and reaching processes outside its group.
 
-    `judge` is the process id of the judge, and `others` has the ids of its other processes. `folder` becomes the
-    temporary folder of this process. `builds` is the folder for torch's builds; None stands for a folder in `folder`.
+    `judge` is the process id of the judge. `others` has the ids of the warden and of the children that run already.
+    `folder` becomes the temporary folder of this process. `builds` is the folder for torch's builds; None stands for a
+    folder in `folder`.
 
     Returns a dict with the keys "capabilities", "landlock" and "seccomp". A value is true if the system provides that
     protection.
@@ -244,16 +250,15 @@ def guard(judge, others, folder, builds):
     return {"capabilities": dropped, "landlock": restrict_files(builds), "seccomp": filter_calls(judge, others)}
 
 
-# ==== 5. The process that ends groups ====
+# ==== 5. The warden: a process that ends the processes that a run leaves ====
 
-REMOVE = 'exec 2>/dev/null; rm -rf "$0" || { chmod -R u+rwx "$0"; rm -rf "$0"; }'  # a shell's command for the folder $0
+REMOVE = 'exec 2>/dev/null; rm -rf "$0" || { chmod -R u+rwx "$0"; rm -rf "$0"; }'  # removes the folder $0, in a shell
 
 
 def end_groups(folder):
-    """Ends the process groups that standard input names, and removes their folder.
+    """Ends the process groups that standard input names, and removes their temporary folder.
 
-    The function waits for the end of the input. The end comes when no process holds the writing end of the pipe any
-    more, for example because the judge has died.
+    The function first reads standard input to its end. The end comes when the judge closes the pipe or has died.
     """
     set_dumpable(False)  # without Landlock, another process of the same user could otherwise write code into this one
     for group in sys.stdin.read().split():

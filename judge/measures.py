@@ -1,6 +1,6 @@
-"""Defines what the judge needs for products: problems, sizes, inputs, exact results with bounds, and spreads of times.
+"""Defines what the judge needs for the six products: problems, sizes, inputs, exact results and bounds.
 
-check.py judges with them. Tests and benchmarks use them, too.
+It also summarizes times, for all problems. Tests and benchmarks use this file, too.
 """
 
 import math
@@ -21,35 +21,39 @@ class Problem:
     formula: str
     prefix: str  # the prefix of the class names
     names: str  # the names of the inputs, one letter each
-    # Each input and C have one function here, such as torch.tril. It keeps the part that exists. The rest of an input
-    # is not read, and the rest of C is zero. torch.as_tensor keeps all.
+    # `keeps` has one function for each input and one for C. A function such as torch.tril keeps a part of its matrix,
+    # and torch.as_tensor keeps all of it. The rest of an input is not read, and the rest of C is zero.
     keeps: tuple
-    # The first function is for C, and one more is for the gradient of each input. Each takes the inputs and G = dC, and
-    # returns X and Y. The result is keep(X @ Y), where `keep` is the function in `keeps` for C or for that input.
+    # `factors` has one function for C and one for the gradient of each input. A function takes the inputs and G = dC,
+    # and returns X and Y. The result is keep(X @ Y), where `keep` is the function in `keeps` for C or for that input.
     factors: tuple
-    # This is the problem's number in KernelBench's level 1, or None. If there is a number, inputs have zeros where
-    # nothing is read, as in KernelBench. If there is none, inputs have NaN or 1 there, but the reference gets zeros.
+    # `number` is the problem's number in KernelBench's level 1, or None. If there is a number, inputs have zeros where
+    # they are not read, as in KernelBench. If there is none, the solution's inputs have NaN or 1 there, and the
+    # reference's have zeros.
     number: int | None = None
-    size: int = 4096  # the size that is timed on a GPU
-    # Intermediate results of a 16-bit gradient may be rounded. This bounds the error of these roundings, in half units
-    # in the last place of the magnitude.
+    size: int = 4096  # the default of --size on a GPU; a CPU has at most 1024, or 512 if the dtype is not float32
+    # Intermediate results of a 16-bit gradient may be rounded. `roundings` bounds the error of these roundings, as a
+    # multiple of u |X||Y|, where u = eps / 2 is the unit roundoff.
     roundings: float = 0.0
     keep = property(lambda self: self.keeps[-1])
     square = property(lambda self: self.number != 16)
-    # For the inverse, the functions in `factors` return L and G. inverse_of() takes these.
+    # For the inverse, the functions in `factors` return the arguments of inverse_of(): L, and G or None.
     inverse = property(lambda self: self.prefix == "Inverse")
     results = property(lambda self: ("C", *("d" + name for name in self.names)))
-    # This is the name of what errors are divided by.
+    # `measure` names in messages what errors are divided by.
     measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")
 
     def headline(self, size):
-        """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
+        """Returns the dimensions that --size stands for.
+
+        They are (N,), or (K, M, N) in the proportions of KernelBench's problem 16.
+        """
         return (size,) if self.square else (size, max(1, size // 4), max(1, size // 2))
 
     def shapes(self, dims):
         """Returns the shapes of the inputs and of C.
 
-        If `dims` has one number more than the headline, its first number is the number of products in a batch.
+        If `dims` has one number more than headline() returns, its first number is the number of products in a batch.
         """
         *batch, K, M, N = (*dims, dims[-1], dims[-1]) if self.square else dims
         return *((*batch, K, M), (*batch, K, N))[: len(self.names)], (*batch, M, N)
@@ -57,23 +61,24 @@ class Problem:
     def given(self, made, dtype, rest):
         """Returns the inputs, given the matrices that a distribution has made.
 
-        `rest` fills the places that are not read.
+        `rest` fills the places that are not read, except in KernelBench's own problems, which have zeros there.
         """
         rest, made = 0.0 if self.number else rest, [dominant(X, dtype) for X in made] if self.inverse else made
         pairs = zip(made, self.keeps, strict=False)
         return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in pairs]
 
     def read(self, inputs):
-        """Returns the inputs with zeros where nothing is to be read, and all of G.
+        """Returns the inputs with zeros where they are not to be read, and all of G if it is given.
 
-        The masked part of G needs no zeros, because it only multiplies zeros of the inputs.
+        The part of G where C is zero needs no zeros, because it only multiplies zeros.
         """
         return [keep(X) for X, keep in zip(inputs, (*self.keeps[:-1], torch.as_tensor), strict=False)]
 
     def truths(self, inputs, exact=False, tf32=False, one_tensor=False):
         """Yields the name and the Truth of C and, if `inputs` has G, of each gradient.
 
-        `one_tensor` says that A and B are one tensor, and its gradient is the sum of both gradients.
+        `one_tensor` says that A and B are the same tensor. Its gradient is the sum of both gradients. Truth explains
+        the other arguments.
         """
         if one_tensor and len(inputs) > len(self.names):
             C, (name, gradient), (_, other) = self.truths(inputs, exact, tf32)
@@ -124,7 +129,7 @@ def some_sizes(random, most):
 
 
 def sizes_about_multiples(random, most):
-    """Yields, for each power of two from 8 on, an odd multiple of it or that multiple plus 1."""
+    """Yields, for each power of two from 8 to `most`, an odd multiple of it up to `most`, or that multiple plus 1."""
     for power in (1 << p for p in range(3, most.bit_length())):
         multiples = most // power
         yield (2 * random.randint(multiples // 8, (multiples - 1) // 2) + 1) * power + random.choice((0, 1))
@@ -135,17 +140,17 @@ def dims_of(sizes, random, problem, most):
 
     `sizes` is some_sizes or sizes_about_multiples.
     """
-    # There is one list of sizes for N, or one each for K, M and N. All lists but the first are shuffled below.
+    # There is one list of sizes for N, or one list each for K, M and N. All lists but the first are shuffled below.
     first, *others = (list(sizes(random, most)) for _ in problem.headline(1))
     return list(zip(first, *(random.sample(column, len(column)) for column in others), strict=True))
 
 
 def some_batches(number, random, problem, most):
-    """Yields the dimensions of batches of up to 1000 products; the first batch has one product.
+    """Yields the dimensions of `number` batches of up to 1000 products; the first batch has one product.
 
     A batch has about as many elements as one product of the largest size, or fewer. Batches with odd sides and batches
-    with even sides alternate. Every second batch with even sides has sides that are multiples of 16, and at least three
-    products, so that each run has such a batch. There is none if `most` is below 16.
+    with even sides alternate. The first, the third and so on of the batches with even sides have multiples of 16 as
+    sides, and at least three products. There is no such batch if `most` is below 16.
     """
     for n in range(number):
         sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
@@ -160,9 +165,9 @@ def some_batches(number, random, problem, most):
 
 
 class Draw:
-    """Random float64 matrices on a device.
+    """Draws random float64 matrices on a device.
 
-    Each Draw has its own random stream. So its matrices depend only on the seed and the name, whatever else is drawn.
+    Each Draw has its own random stream. So its matrices depend on the seed and the name, but not on other Draws.
     """
 
     def __init__(self, seed, name, device, tf32=False):
@@ -183,11 +188,11 @@ class Draw:
         return torch.eye(*shape, dtype=torch.float64, device=self.device)
 
     def integers(self, shape, second, dtype):
-        # Terms are at most limit^2, so that the accumulator holds every bit of their sum. A limit of 4 keeps float16
-        # from overflow.
+        # The limit is such that the accumulator holds every bit of a sum of terms up to limit^2. 16-bit types have a
+        # limit of 4, which keeps float16 from overflow.
         bits = 53 if dtype == torch.float64 else 24
         limit = 4 if dtype.itemsize == 2 else max(1, math.isqrt(2**bits // shape[0]))
-        limit = min(limit, 1024) if self.tf32 else limit  # TF32 holds 11 bits
+        limit = min(limit, 1024) if self.tf32 else limit  # TF32 has 11 significant bits
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
     def elimination(self, shape, second, dtype):
@@ -204,30 +209,31 @@ class Draw:
         return X
 
     def cholesky(self, shape, *_):
-        """Returns the Cholesky factor of a Gram matrix.
+        """Returns the Cholesky factor of a Gram matrix, and its transpose above the diagonal.
 
-        The pivots fall to 1e-8. This number is added to the diagonal to keep the Gram matrix positive definite. The
-        matrix is computed without exp, because a CPU's exp has an error of 3e-9.
+        The pivots fall to about 1e-8. This number is added to the Gram matrix's diagonal, to keep the matrix positive
+        definite. The matrix is computed without exp, because MKL's exp was once off by 3e-9 in one of two threads.
         """
         x = self.uniform(max(shape)).cpu().sort().values
         gram = 1 / (1 + ((x[:, None] - x) / 0.1) ** 2)
         L = torch.linalg.cholesky(gram.fill_diagonal_(1 + 1e-8))
-        # The transpose of L stands above the diagonal, so that an upper triangular problem has a factor as well.
+        # With the transpose of L above the diagonal, an upper triangular problem reads a factor as well.
         return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(self.device)
 
     def scaled(self, shape, second, dtype, of, along, span=8):
         """Returns a normal matrix.
 
-        If it is the matrix that `of` names, its rows (along = 0) or columns (along = 1) are scaled by powers of ten
-        between -span and span.
+        If it is the matrix that `of` names, its rows (along = 0) or columns (along = 1) are scaled by random numbers
+        from 10^-span to 10^span.
         """
         lines = (1, shape[1]) if along else (shape[0], 1)
         return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *lines)
 
     def graded(self, shape, second, dtype):
-        """Returns a matrix graded along the index k of the sums.
+        """Returns a matrix whose elements are scaled by their index k, over which products sum.
 
-        The scale runs from 1e-15 to 1e15 in A and inversely in B, so that every term is of ordinary size.
+        The scale runs from 1e-15 to 1e15 in A and inversely in B, so that every term of a product of A and B is of
+        ordinary size.
         """
         X = self.normal(*shape)
         grade = 10.0 ** torch.linspace(-15, 15, shape[0], dtype=X.dtype, device=X.device)
@@ -277,8 +283,8 @@ def dominant(X, dtype):
 ORDINARY = {
     "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # KernelBench's own distribution
     "normal": lambda draw, shape, *_: draw.normal(*shape),
-    # Either A or B has elements of both signs, and the other matrix has one sign. A and B swap roles between an even
-    # and an odd name of the Draw.
+    # One matrix has elements of both signs: A if the Draw's name is even, or B if it is odd. The other matrix has
+    # elements of one sign.
     "mixed": lambda draw, shape, second, _: (
         2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape)
     ),
@@ -292,8 +298,8 @@ WIDE = {  # these need float32's range of exponents; bfloat16 has the same range
     "graded inversely 1e+-15": Draw.graded,
     "one tiny entry": partial(Draw.single, value=1e-30),
 }
-EXTREME = {  # these lie near the ends of float32's range, and are for no other type
-    # The factor keeps |A||B| below the largest number.
+EXTREME = {  # these lie near the ends of float32's range, and are for no other type and not for inverses
+    # The factor keeps |A||B| below float32's largest number.
     "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),
     "about 1e18 and 1e-20": partial(Draw.about, scales=(1e18, 1e-20)),
     "about 1e-20": partial(Draw.about, scales=(1e-20, 1e-20)),
@@ -306,19 +312,19 @@ SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements 
     "uniform, one small line": Draw.apart,
     "uniform, one large entry": lambda draw, shape, *_: draw.with_entries(draw.uniform(*shape)),
 }
-# A sample of the elements of a request's inputs rarely contains the entry or line that differs.
+# Hidden decoys have these (see Products.timed_calls). A sample of elements rarely has the entry or line that differs.
 HIDDEN = ["uniform, one large entry", "uniform, one small line"]
 HARD = {
     "integers": Draw.integers,
     "constant": Draw.constant,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
-    # Either A or B is zero, and its zeros have both signs.
+    # One matrix is zero, A if the Draw's name is even, or B if it is odd. Its zeros have both signs.
     "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),
     "identity": lambda draw, shape, second, dtype: (
         1e-3 * draw.normal(*shape) if second == draw.odd else draw.identity(shape)
     ),
     "elimination": Draw.elimination,
-    # LU with pivoting has such factors.
+    # The lower factor of LU with pivoting looks like this.
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),
     "Cholesky, near singular": Draw.cholesky,
     **SEEMINGLY_UNIFORM,
@@ -331,7 +337,7 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
-    """Returns dC. GRADIENTS explains `way`. `kind` says what dC looks like.
+    """Returns dC. GRADIENTS explains `way`. `kind` says what dC looks like. "Expanded" means dimensions of stride 0.
 
     0  normal                                       5  normal, but zero where C is zero and in other places
     1  normal, with some rows of many scales        6  uniform, with one sign
@@ -346,8 +352,8 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
     varies_by_column = kind == 7 or kind == 4 and way > 1
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if varies_by_column else (*shape[:-1], 1)))
     if kind == 7 and draw.uniform(1) < 0.75:
-        # Each sum of a gradient begins at the first column, or ends at the last one. A large element there would hide
-        # errors of all other elements.
+        # Each sum of a gradient begins at dC's first column, or ends at the last one. A large element there would hide
+        # errors of all other terms, so the scales of these columns are made at most 1.
         ends = scales[..., [0, -1]].abs()
         scales[..., [0, -1]] = sign * torch.minimum(ends, 1 / ends)
     if kind in (2, 3, 4):
@@ -355,14 +361,15 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
         if kind == 3:
             one *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
-    apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # the share that is chosen varies from none to all
+    apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # the share of rows with a scale varies from none to all
     G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1) | (kind == 7), sign)
     G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
     return G[:1].expand(shape) if kind == 8 or kind and way and len(shape) > 2 and draw.uniform(1) < 0.75 else G
 
 
-# Each pair is a kind and a way. An odd way asks for each gradient by itself. The number way // 2 is the layout of dC in
-# memory. Layout 0 is by rows, 1 by columns, 2 has padded rows, and 3 takes every second element.
+# Each pair is a kind of dC (see gradient_of) and a way. If the way is odd, each gradient is asked for by itself. The
+# number way // 2 is the layout of dC in memory. Layout 0 is by rows, 1 by columns, 2 has padded rows, and 3 takes every
+# second element.
 GRADIENTS = [(kind, way) for kind in range(8) for way in range(4 if kind in (2, 3, 4) else 8)]
 
 
@@ -382,7 +389,7 @@ def slices(X, along, bits):
     """Yields float64 parts whose sum is X (float64).
 
     `along` is a dimension. In each line of a part along this dimension, all elements are multiples of one unit. The
-    unit is 2^-bits times the next power of two above the largest element that remains in the line.
+    unit is 2^-bits times the next power of two above the largest |element| that remains in the line.
     """
     rest = X.clone()
     while bool(rest.any()):
@@ -414,10 +421,10 @@ def exact_product(X, Y):
 
 
 def inverse_of(L, G):
-    """Returns (high, low, magnitude) of C = L^-1, as exact_product does.
+    """Returns (high, low, magnitude) of C = L^-1, where C is high + low, as for exact_product.
 
-    The magnitude is |C||L||C|, which bounds the error of substitution. If G is given, the three returned matrices
-    belong to the gradient dL = -C^T G C^T instead, which is computed in float64.
+    The magnitude is |C||L||C|, because the error of substitution is at most a multiple of this. If G is given, the
+    three returned matrices belong to the gradient dL = -C^T G C^T instead. It is computed in float64, with `low` zero.
     """
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
@@ -425,14 +432,14 @@ def inverse_of(L, G):
     if G is not None:
         G, T = G.double(), C.mT
         return -(T @ (G @ T)), low, off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT)
-    if L.dtype == torch.float64:  # a step of Newton's method finds the error of C itself
+    if L.dtype == torch.float64:  # a step of Newton's method: `low` becomes the correction of C
         high, rest, _ = exact_product(wide, C)
         low = C @ (one - high - rest)
     return C, low, off
 
 
 def may_underflow(X, Y):
-    """Marks the elements of X @ Y that have a term below the smallest normal float32.
+    """Marks the elements of X @ Y that have a nonzero term below the smallest normal float32.
 
     Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. Only exponents are compared, so the
     limit is accurate only within a factor of 4.
@@ -447,10 +454,10 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """Returns two bounds for the error of each element.
+    """Returns two bounds for the error of each element, divided by its magnitude.
 
     Any solution may reach the first bound. The errors of an inaccurate reference raise it, up to the second bound.
-    docs/judge.md derives both.
+    docs/judge.md explains both.
     """
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
@@ -463,11 +470,11 @@ def allowed(dtype, terms, tf32=False, inverse=False):
 
 
 def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False):
-    """Returns the error that each element of a result may have relative to `exact`, the result in float64.
+    """Returns how much each element of a result may differ from `exact`, the result in float64.
 
-    The bound is the first value of allowed() times |X||Y|, plus one rounding if the result has 16 bits. For a float64
-    product, `exact` is itself a sum with rounding errors. The bound is then the most by which two such sums in any
-    order may differ.
+    The bound is the first value of allowed() times `magnitude`, plus one rounding if the result has 16 bits. For a
+    float64 product, `exact` is itself a sum with rounding errors. The bound is then the most by which two such sums in
+    any order may differ.
     """
     info = torch.finfo(dtype)
     if dtype == torch.float64 and not inverse:
@@ -479,9 +486,9 @@ def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False)
 
 
 class Truth:
-    """The exact result keep(X @ Y) of a call, and the error that each element may have.
+    """Holds the exact result keep(X @ Y) of a call, and the error that each element may have.
 
-    Its tensors are float64 (m, n).
+    Its tensors are float64 and have the shape of the result.
 
     `exact` says that every term and every sum is representable, and `tf32` that torch allows TF32. If `inverse` is
     True, the result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Problem.roundings for a
@@ -491,21 +498,21 @@ class Truth:
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=None):
         terms, info = X.shape[-1], torch.finfo(X.dtype)
         self.unit = info.eps / 2
-        half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # half a unit in the last place of 16-bit numbers
+        half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # the unit roundoff of a 16-bit dtype, 0 for other dtypes
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += (roundings or 0.0) * half_a_unit
         self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
-        # `forgiven` is an absolute error that each element may have. A 16-bit result may be off by half a unit in the
-        # last place, and at least by half the spacing of denormal numbers. A float32 sum may lose terms that underflow,
-        # and a tiny float32 result may become zero.
+        # `forgiven` is an absolute error that each element may have besides its bound. A 16-bit result may be off by
+        # half a unit in the last place, and at least by half the spacing of denormal numbers. A float32 sum may lose
+        # terms that underflow, and a float32 result below the smallest normal number may become zero.
         forgiven = (self.high.abs() * half_a_unit).clamp_min_(info.smallest_normal * half_a_unit)
-        if exact:  # the only error is one rounding to the result's dtype
+        if exact:  # the only error would be one rounding to the result's dtype, and the truth gets the same
             self.high, forgiven = self.high.to(X.dtype).double(), 0.0
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
             forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        # No gradient is needed where keep() has zeros. It may have any value there up to the largest possible partial
-        # sum.
+        # Where keep() has zeros, C has to be zero, but a gradient is not needed and may have any value up to `most`.
+        # This is the largest possible sum or, for the inverse, the dtype's largest number.
         masked, most = keep(torch.ones_like(self.high)) == 0, 0.0
         if roundings is not None:
             most = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
@@ -529,7 +536,7 @@ class Truth:
     def errors(self, C):
         """Returns the componentwise error of each element of C.
 
-        It is Inf if the element is NaN or Inf and should not be.
+        The error is Inf for an element that is NaN or Inf, unless the element is not judged.
         """
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
@@ -570,9 +577,10 @@ def first_difference(X, Y):
 
 
 def fingerprint(X, chunk=1 << 24):
-    """Returns one integer for the bits of each `chunk` elements. It differs if one element of the chunk differs.
+    """Returns one integer for each chunk of elements. It differs if the bits of one element differ.
 
-    Each element has a random odd factor, so that several differing elements leave it the same by chance alone.
+    An integer is the sum of its chunk's elements times random odd factors. So the differences of several elements
+    cancel by chance alone.
     """
     X = torch.view_as_real(X) if X.dtype == torch.complex128 else X
     bits = X.detach().contiguous().view(getattr(torch, f"int{8 * X.element_size()}")).flatten()
@@ -595,8 +603,8 @@ def spread(samples):
 def undisturbed(times):
     """Estimates the time of a call that no other process disturbs, in microseconds.
 
-    It is the median, unless the median exceeds 1.25 times the 10th percentile. Then it is this percentile. If the
-    median exceeds 8 times the minimum, the estimate is the minimum.
+    The estimate is the median. If the median exceeds 1.25 times the 10th percentile, the estimate is this percentile.
+    If the median exceeds 8 times the minimum, it is the minimum.
     """
     far = [
         times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]

@@ -1,6 +1,7 @@
-"""Handles the module of a file in KernelBench's form, in the child process that executes the file.
+"""Handles a file in KernelBench's form, and the module that it defines.
 
-The code here constructs the module, calls it, restores its state, and converts it to float64.
+The judge reads and replaces constants in the text of a reference. The child process that executes a file constructs the
+module, calls it, and restores its state. The reference's child also makes a copy of its module in float64.
 """
 
 import ast
@@ -13,15 +14,16 @@ import torch
 from judge.settings import generator_states
 from judge.values import join, split
 
-# ==== 1. The file ====
+# ==== 1. The constants of a file ====
 
 LITERAL = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.operator, ast.unaryop, ast.expr_context)
 
 
 def assigned(text):
-    """Yields the name, expression and statement of each top-level assignment whose expression has only literals.
+    """Yields the name, expression and statement of each top-level assignment of a constant.
 
-    An assignment may have several names, as in rows, columns = 3, 4 and in rows = columns = 3.
+    A constant's expression has only literals, operators, tuples and lists. An assignment may have several names, as in
+    rows, columns = 3, 4 and in rows = columns = 3.
     """
     try:
         statements = ast.parse(text).body
@@ -38,7 +40,7 @@ def assigned(text):
 
 
 def constants(text):
-    """Returns the constants of a file by name. --set can change these constants."""
+    """Returns the values of a file's constants by name. --set can change these constants."""
     return {name: eval(ast.unparse(value), {"__builtins__": {}}) for name, value, _ in assigned(text)}
 
 
@@ -62,7 +64,7 @@ def with_constants(text, changes):
 
 
 def seed_all(seed):
-    """Seeds the generators of torch, of Python and, if a file has imported NumPy, of NumPy."""
+    """Seeds the generators of torch, of Python and, if NumPy has been imported, of NumPy."""
     torch.manual_seed(seed)
     random.seed(seed)
     if "numpy" in sys.modules:
@@ -70,7 +72,7 @@ def seed_all(seed):
 
 
 def all_generator_states(device):
-    """Returns the states of all generators that seed_all() seeds."""
+    """Returns the states of the generators that seed_all() seeds. Of the GPUs, only `device` is included."""
     states = generator_states()
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device).tolist()
@@ -81,7 +83,7 @@ def all_generator_states(device):
 
 
 def draw(get_inputs, seed, device):
-    """Seeds and calls get_inputs(). The tensors are made on the device if possible, because that is faster."""
+    """Seeds the generators and calls get_inputs(). Its tensors are made on the device if possible: that is faster."""
     seed_all(seed)
     try:
         with torch.device(device):
@@ -154,7 +156,7 @@ def has_state(model, state):
 
 
 def load_state(model, state):
-    """Copies `state` into a module if its state_dict has the same keys and shapes. Returns whether it copied."""
+    """Copies `state` into a module if its state_dict has the same keys and shapes, and returns whether it has."""
     own = state_of(model)
     if {name: X.shape for name, X in own.items()} != {name: X.shape for name, X in state.items()}:
         return False
@@ -166,7 +168,7 @@ def load_state(model, state):
 
 
 def widen(model):
-    """Converts all floating-point tensors of a module to float64, in place."""
+    """Converts the floating-point parameters, buffers and tensor attributes of a module to float64, in place."""
     model.double()
     for module in model.modules():
         for name, value in vars(module).items():
@@ -205,7 +207,10 @@ def gradients(results, cotangents, wanted):
 
 
 def cotangents_of(results, seed):
-    """Returns one random cotangent per result. All dtypes get the same numbers, drawn in the default dtype."""
+    """Returns one random cotangent per result.
+
+    They are drawn in the default dtype and then converted, so that a module and its copy in float64 get the same ones.
+    """
     stream = torch.Generator(results[0].device).manual_seed(seed) if results else None
     drawn = [torch.randn(X.shape, generator=stream, device=X.device) for X in results]
     return [X.to(result.dtype) for X, result in zip(drawn, results, strict=True)]
@@ -258,8 +263,9 @@ class Runner:
 class Reference(Runner):
     """Holds the reference's module and, if possible, its twin: the same module in float64.
 
-    The twin is dropped if it raises, or if one of its floating-point results is not float64. It is also dropped if a
-    call draws random numbers, because it would draw different ones.
+    The twin is dropped if a call of it raises an error other than OutOfMemoryError, or if one of its floating-point
+    results is not float64. It is also dropped if a call of the module draws random numbers, because the twin would draw
+    other numbers.
     """
 
     def __init__(self, make, arguments, seed, device):
@@ -281,7 +287,7 @@ class Reference(Runner):
         return drawn
 
     def remembers(self, skeleton, tensors, seed):
-        """Returns whether the result of a call depends on earlier calls."""
+        """Returns whether two calls with the same inputs and the same seed have different results."""
         self.begin(seed)
         results = []
         for _ in range(2):
@@ -291,7 +297,7 @@ class Reference(Runner):
         return not all(torch.equal(X, Y) or X.isnan().any() for X, Y in zip(*results, strict=True))
 
     def exact(self, skeleton, tensors, seed, evaluates=False, gradients=None):
-        """Returns the result and a dict of gradients by name, in float64, or None if there is no twin.
+        """Returns the twin's result and a dict of its gradients by name, or None if there is no twin or it is dropped.
 
         `gradients` is the seed of the cotangents. If it is None, the dict is empty.
         """
@@ -313,9 +319,10 @@ class Reference(Runner):
         return answer if is_wide else None
 
     def influence(self, skeleton, tensors, seed):
-        """Returns how many bytes of inputs and parameters a call has to read.
+        """Returns a lower bound of the bytes of inputs and parameters that a call has to read.
 
-        These are the bytes of the elements whose gradient is not zero.
+        The bound counts the elements whose gradient is not zero, so it leaves out inputs of integers. It is 0 if the
+        gradients cannot be computed.
         """
         self.begin(seed)
         try:

@@ -1,22 +1,25 @@
-"""Players: what a child process does with the module of its file. There is one player for each kind of problem.
+"""Defines players. A player is the part of a child process that handles the module of the child's file.
 
-A player constructs the module, calls it, and splits its results into tensors. A player has these members.
+There is one class of players for the six products and one for any other problem. A player constructs the module, calls
+it, and splits its results into tensors. A player has these members.
 
     construct(make, arguments, seed, state)
                       Makes the module. `state` has the tensors of the reference's module, or is None.
     prepare(calls, operand, timed, training, inference)
                       Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
     call(number)      Makes one call and returns its answer. The judge may time it.
-    traits(X)         Returns what a call may not change of an input, besides its values.
+    traits(X)         Returns the properties of an input that a call may not change, besides its values.
     parts(number, answer)
-                      Returns the outline of an answer and its tensors by name. Each may be None.
+                      Returns the outline of an answer (see judge/values.py) and its tensors by name. The outline is
+                      None for a product. Both are None if there is no answer.
     state()           Returns the tensors of the module's state_dict by name, or an empty dict.
-    kept()            Returns the tensors that the module keeps and the player restores. A result may not lie in them.
+    kept()            Returns the module's tensors that the player restores before later calls. A solution's result may
+                      lie in their memory only if the reference's result does.
     settle()          Resets what the player itself has set, before settings are compared.
-    has_gradients     Tells whether the last call leaves gradients enabled.
-    seeds_itself      Tells whether the player seeds the calls.
+    has_gradients     Tells whether gradient mode has to be on after the last call.
+    seeds_itself      Tells whether the player seeds the random generators.
 
-Call.describe() of judge/problems.py makes the descriptions.
+Only AnyPlayer has study(). ProductCall.describe() and AnyCall.describe() of judge/problems.py make the descriptions.
 """
 
 import contextlib
@@ -43,7 +46,7 @@ def is_leaf_with_gradient(C):
 
 
 def traits_of(X):
-    """Returns the traits that every player compares. A player may add to them: see traits()."""
+    """Returns the properties of an input that a call may not change, whichever the player. traits() may add others."""
     hooks = (X._backward_hooks, getattr(X, "_post_accumulate_grad_hooks", None))
     return {
         "memory (share_memory_() moves it)": X.data_ptr(),
@@ -56,7 +59,10 @@ def traits_of(X):
 
 
 class ProductPlayer:
-    """Plays a module whose result is a product C. An answer is C, or C and the gradients of the operands."""
+    """Handles a module whose result is a product or an inverse C.
+
+    An answer is a tuple of C and, if they are asked for, of the gradients of the operands.
+    """
 
     seeds_itself, has_gradients = False, True
 
@@ -116,7 +122,7 @@ class ProductPlayer:
         layout, alone = divmod(call["way"], 2)  # see GRADIENTS of judge/measures.py
         G = LAYOUTS[layout](G)
         others = 0 if self.timed else 1 if alone else 3  # the number of extra calls between forward and backward
-        distinct = list({id(X): X for X in operands}.values())  # one tensor, if both operands are the same
+        distinct = list({id(X): X for X in operands}.values())  # has one tensor, if both operands are the same
         for wanted in [[X] for X in distinct] if alone else [distinct]:  # one gradient at a time, or all at once
             given = {}
             for n, X in enumerate(distinct):
@@ -124,7 +130,8 @@ class ProductPlayer:
                 given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
             C = self.model(*(given[id(X)] for X in operands))
             del given, X  # only the graph keeps the copies that were made for this call
-            # Extra calls come before backward, as in a network. Backward still needs the operands of the call above.
+            # The extra calls come before backward(), as in a network. They may not overwrite what the call above has
+            # saved for backward().
             for n in range(others):
                 self.model(*(X / (n + 2) for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
@@ -140,9 +147,10 @@ class ProductPlayer:
 
 
 class AnyPlayer:
-    """Plays any module in KernelBench's form.
+    """Handles any module in KernelBench's form.
 
-    An answer has the result, the gradients, and the tensors of the module that the call changed.
+    An answer is a tuple of the result, the gradients by name, and what changed() returns. It is None if a result in
+    float64 is asked for and cannot be computed.
     """
 
     seeds_itself, has_gradients = True, False
@@ -175,7 +183,7 @@ class AnyPlayer:
         self.calls, self.timed = calls, timed
         self.operands = [[operand(False, *place) for place in call["inputs"]] for call in calls]
         self.arguments = [join(call["skeleton"], each) for call, each in zip(calls, self.operands, strict=True)]
-        torch.set_grad_enabled(False)  # KernelBench calls modules without gradients
+        torch.set_grad_enabled(False)  # KernelBench calls modules under no_grad
         if timed:
             self.runner.begin(calls[0]["seed"], calls[0]["evaluates"])
 
@@ -185,8 +193,9 @@ class AnyPlayer:
         if call["exact"]:
             answer = self.runner.exact(call["skeleton"], tensors, call["seed"], call["evaluates"], call["gradients"])
             return answer and (*answer, self.changed(self.runner.twin, call))
-        # If the reference changes nothing, a solution's module stays as its last call has left it. It also stays so in
-        # timed requests.
+        # begin() restores the module's state. `resets` asks for that before each call, if the reference depends on
+        # earlier calls. Otherwise an untimed request restores the state before its first call. It does so before the
+        # other calls too, unless `state` is []: the module is the solution's, and the reference changes no state.
         if call["resets"] or not self.timed and (number == 0 or call["state"] != []):
             self.runner.begin(call["seed"], call["evaluates"])
         elif call["draws"] or not self.timed:
@@ -202,8 +211,9 @@ class AnyPlayer:
     def changed(self, runner, call):
         """Returns copies of those tensors of the module that the reference's call changes, by name.
 
-        The reference's own player finds them by comparison. The solution's player gets their names in call["state"].
-        Copies are needed because the next call restores the module's state.
+        The reference's own player finds them by comparison. The solution's player gets their names in call["state"]. It
+        raises an error if the call has changed any other tensor and the modules' tensors have the same names and
+        shapes. Copies are needed because the module's state is restored before the next call.
         """
         found = runner.before.changed()
         wanted = found if call["state"] is None else call["state"]
@@ -221,12 +231,16 @@ class AnyPlayer:
         named = dict(zip(places(skeleton, "result"), tensors, strict=True)) | gradients | changed
         plain = {name: X.data if type(X) is torch.nn.Parameter else X for name, X in named.items()}
         told, (_, left) = outline(skeleton), split(self.arguments[number])
-        if left != self.calls[number]["skeleton"]:  # a list was emptied, for example
+        if left != self.calls[number]["skeleton"]:  # for example, the call has emptied a list
             told += f", with {outline(left)} left of the arguments"
         return told, {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
 
     def study(self):
-        """Returns what the judge has to know of the reference's first call. Sizes are in bytes."""
+        """Returns what the judge has to know of the reference. The first call of the last request is made again for it.
+
+        "draws" tells whether the call draws random numbers, and "remembers" whether its result depends on earlier
+        calls. "bytes" is a lower bound of the bytes that the call has to read.
+        """
         call, tensors = self.calls[0], self.operands[0]
         asked = call["skeleton"], tensors, call["seed"]
         return {

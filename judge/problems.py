@@ -1,8 +1,8 @@
 """Defines the judge's problems. A problem chooses the calls and their inputs, and bounds the errors of the results.
 
-PROBLEMS has the problems by name. Six problems are products, which are judged at many sizes with componentwise bounds.
-The seventh, "any", is defined by a reference file in KernelBench's form. All mathematics of the judge is in this file
-and its imports.
+PROBLEMS has the problems by name. Six problems are called products: five matrix products and a triangular inverse. They
+are judged at many sizes with componentwise bounds. The seventh, "any", is defined by a reference file in KernelBench's
+form. All mathematics of the judge is in this file and its imports.
 """
 
 import collections
@@ -20,8 +20,8 @@ from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
 
 MODES = {"forward": "", "gradients": ", gradients"}  # the suffix of each mode in the table of results
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # a timed batch of inverses has at most this many elements
-# If --size is at most this number, calls at --size use every kind of hard inputs. If --size is larger, calls are slow,
-# and use only some kinds.
+# If --size is at most the number for the device and the mode, calls at --size use every kind of hard inputs. If --size
+# is larger, calls are slow, and use only some kinds.
 ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
 
 
@@ -63,17 +63,17 @@ def unwritten(element):
 class Call:
     """Describes one call. Its inputs are made on demand. If they are deleted, the same inputs are made again.
 
-    expected    The name, dtype and shape of each result. It is None until the reference's answer is known.
-    outline     The structure of the result. It is None if the result is a single tensor.
+    expected    The name, dtype and shape of each result. For problem "any" it is None until the reference has answered.
+    outline     The structure of the result as a text (see judge/values.py). A product has None.
     aliases     The names of the results that may lie in the memory of an input, or of a tensor that the module keeps.
     is_optional Tells whether the reference may fail to answer this call.
     """
 
     outline, aliases, is_optional = None, (), False
-    # "tensor": both operands are one tensor. "memory": they are two tensors in the same memory. "values": they are two
-    # tensors with the same values.
+    # The operands are one tensor if `alias` is "tensor", and two tensors in the same memory if it is "memory". If it is
+    # "values", they are two tensors with the same values in different memory.
     alias = None
-    # `missing` names what the solution did not find on this machine. Judgement.examine() stores the errors in `row`.
+    # `missing` names what the contender did not find on this machine. Judgement.examine() stores the errors in `row`.
     missing, row = "", {}
 
     @property
@@ -81,7 +81,7 @@ class Call:
         return self.name + MODES[self.mode]
 
     def given(self, is_reference):
-        """Returns the inputs that the judge writes into shared memory."""
+        """Returns the tensors that the judge gives to the reference or to the solution as inputs."""
         return self.inputs
 
     def alias_for(self, is_reference):
@@ -91,7 +91,8 @@ class Call:
 class ProductCall(Call):
     """Describes a call of a product.
 
-    Each operand is multiplied by a random sign. "normal" operands are also multiplied by a random power of two.
+    Each operand is multiplied by a random sign, or by a common sign if the inputs are "mixed". "normal" operands are
+    also multiplied by a random power of two.
     """
 
     def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
@@ -109,10 +110,10 @@ class ProductCall(Call):
         if name == "mixed":
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = problem.shapes(dims)
-        # GRADIENTS of judge/measures.py explains `kind` and `way`.
+        # gradient_of() of judge/measures.py explains `kind`, and GRADIENTS there explains `way`.
         self.gradient, self.kind, self.way = [self.result] if mode == "gradients" else [], kind, 0
         # `other` has one bit per operand. In forward calls, a set bit makes the operand a leaf that requires gradients.
-        # In calls with gradients, a set bit makes it a copy of a leaf.
+        # In calls with gradients, every operand is such a leaf, and a set bit passes a copy of it to the module.
         self.other = run.random.randrange(1 << len(self.operands))
         if alias:
             self.factors[1] = self.factors[0]
@@ -140,20 +141,21 @@ class ProductCall(Call):
         ]
 
     def given(self, is_reference):
-        """Returns the inputs that the judge writes into shared memory.
+        """Returns the tensors that the judge gives to the reference or to the solution as inputs.
 
-        The reference computes dense products, so it needs zeros above a diagonal. The solution of a problem that is not
-        KernelBench's finds other numbers there, which it must not use.
+        The reference computes dense products, so it gets zeros where an input is not to be read. The solution gets
+        zeros there only in KernelBench's own problems. In other problems it gets other numbers, which it must not use.
         """
         finds_zeros = is_reference and not self.run.problem.product.number
         given = self.run.problem.product.read(self.inputs) if finds_zeros else self.inputs
-        # Dimensions of stride 0 are cut to length 1. The child expands such a G again.
+        # Dimensions of stride 0, which an expanded G has, are cut to length 1. The child expands G again.
         return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]
 
     def alias_for(self, is_reference):
-        """Returns the alias, or None if the operands share no memory.
+        """Returns the alias if the operands share a tensor or memory, and otherwise None.
 
-        They share no memory for a reference that gets zeros above a diagonal, because A and B then differ.
+        They share nothing if the alias is "values". The reference's operands also share nothing if the problem is not
+        KernelBench's: they differ, because the reference gets zeros where an input is not to be read.
         """
         if self.alias == "values" or is_reference and not self.run.problem.product.number:
             return None
@@ -167,11 +169,12 @@ class ProductCall(Call):
 
 
 class AnyCall(Call):
-    """Describes a call whose inputs get_inputs() returns after seeding, or are a variant of these."""
+    """Describes a call whose inputs are what the reference's get_inputs() returns after seeding, or a variant of it."""
 
     def __init__(self, run, name, mode="forward", evaluates=False):
         self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
-        # The solution gets only the last two seeds. With the first two, it could compute before its clock runs.
+        # The solution gets only the last two seeds. With the first two, it could make the inputs itself, and compute
+        # before its clock runs.
         self.input_seed, self.change_seed, self.seed, self.cotangent_seed = (
             run.random.getrandbits(63) for _ in range(4)
         )
@@ -184,7 +187,7 @@ class AnyCall(Call):
 
     @functools.cached_property
     def inputs(self):
-        """Returns the tensors among the arguments. `skeleton` has the rest of the arguments; see judge/values.py."""
+        """Returns the tensors among the arguments, and stores the rest in `skeleton` (see judge/values.py)."""
         self.skeleton, tensors = self.run.problem.draw(self.input_seed)
         self.input_names = [f"input {n}" for n in range(len(tensors))]
         change = generic.VARIANTS.get(self.name)
@@ -201,7 +204,7 @@ class AnyCall(Call):
         told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
         told |= {"resets": problem.remembers, "draws": problem.draws, "expected": None, "state": None}
         # A timed reference gets the description of the results too. Otherwise the two children could send different
-        # amounts while a clock runs.
+        # numbers of results while a clock runs.
         if is_reference and timed and self.expected is not None:
             told |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
         if not is_reference:
@@ -217,7 +220,7 @@ class AnyCall(Call):
     def expected_of_solution(self):
         """Returns the results that the solution has to return.
 
-        If the solution's module has other parameters than the reference's, the module's state and the gradients of
+        If the solution's module does not have the reference's parameters, the module's state and the gradients of
         parameters are left out.
         """
         expected = self.expected
@@ -254,7 +257,8 @@ class Products:
         if product.inverse:
             self.dims = (max(1, min(4096, INVERSES[run.device.type] // options.size**2)), *self.dims)
         self.label = label(self.dims)
-        self.most = options.size * (2 if product.square else 1)  # the largest number of rows or columns that is judged
+        # Sizes up to `most` are judged. sizes_about_multiples() may exceed it by 1.
+        self.most = options.size * (2 if product.square else 1)
         unfit = [*measures.WIDE, *measures.EXTREME] if self.dtype == torch.float16 else []
         if self.dtype not in (torch.float32, torch.float16) or product.inverse:
             unfit += measures.EXTREME
@@ -300,7 +304,7 @@ class Products:
         return tuple(room(self.dtype, *self.product.shapes(dims)) for dims in (self.dims, largest))
 
     def bytes_moved(self, sample, results):
-        """Returns the bytes that a timed call has to move. A triangular input counts half."""
+        """Returns the bytes that a timed call has to move. A triangular matrix that it reads counts half."""
         read = zip(sample.inputs, self.product.keeps, strict=False)
         written = sum(X.nbytes for X in results.values())
         return written + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)
@@ -321,7 +325,10 @@ class Products:
         self.construct()
 
     def construct(self):
-        """Constructs the solution's module if the solution runs, else the reference's. Both get the same arguments."""
+        """Constructs the reference's module or, if the solution has been started, the solution's.
+
+        Both get the same arguments, which the reference's file defines.
+        """
         run = self.run
         if run.solution:
             told = run.solution.ask(
@@ -352,26 +359,30 @@ class Products:
         return self.product.headline(self.run.random.randint(max(1, size * 7 // 8), size))
 
     def between(self, least, most):
-        """Returns dimensions at a size from `least` to `most`, equally likely in each octave. --size limits both."""
+        """Returns dimensions at a random size from `least` to `most`, equally likely in each octave.
+
+        --size limits both.
+        """
         most = min(most, self.run.options.size)
         least = min(least, most)
         return self.product.headline(round(least * (most / least) ** self.run.random.random()))
 
     def some_hard(self, number):
-        """Returns a few kinds of hard inputs, for slow calls: all kinds of EXTREME, and `number` of the other kinds."""
+        """Returns some kinds of hard inputs, for slow calls: all kinds of EXTREME, and `number` of the other kinds."""
         extreme = [name for name in self.hard if name in measures.EXTREME]
         others = [name for name in self.hard if name not in extreme]
         return extreme + self.run.random.sample(others, number)
 
     def is_telling(self, call):
-        """Returns whether a wrong gradient shows in a call: its operands are ordinary, and it is not tiny."""
+        """Returns whether a wrong gradient would show in a call: its operands are ordinary, and it is not tiny."""
         sides = call.dims[-len(self.product.headline(1)) :]
         return call.name in ORDINARY and max(sides) >= min(16, self.run.options.size)
 
     def calls_to_judge(self):
         """Returns the calls to judge, in random order.
 
-        Uniform inputs are the most frequent ones, so that KernelBench's own criterion is applied at all sizes.
+        About half of the forward calls at random sizes have uniform inputs, so that KernelBench's own criterion is
+        applied at many sizes.
         """
         run, hard, options = self.run, self.hard, self.run.options
         drawn, cuda, size, batches = (run.random, self.product, self.most), run.cuda, options.size, options.batches
@@ -394,7 +405,7 @@ class Products:
         larger = [self.product.headline(run.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
         calls += [self.call(run.random.choice(hard), dims) for dims in larger]
         if run.gradients:
-            # On a CPU fewer large sizes are used, because a CPU is slow at these.
+            # A CPU gets fewer large sizes than a GPU, because it is slow at these.
             sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]
             about = measures.sizes_about_multiples
             dims = [d for most in sizes for d in measures.dims_of(about, run.random, self.product, most)]
@@ -402,8 +413,8 @@ class Products:
             dims += [self.dims] * (4 if cuda else 2)
             dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
             made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            # Enough calls are added that each pair of GRADIENTS is used in a call that is_telling() accepts: a call
-            # that is not tiny and has ordinary inputs.
+            # Enough calls are added that each pair of GRADIENTS is used in a call that is_telling() accepts. The pairs
+            # are assigned below, to such calls first.
             more = max(7, len(GRADIENTS) - sum(map(self.is_telling, made)))
             made += [
                 self.call(run.random.choice(("mixed", "normal")), self.between(24, 150), "gradients")
@@ -424,7 +435,7 @@ class Products:
             of_mode = sorted((call for call in calls if call.mode == mode), key=self.is_telling, reverse=True)
             for call, how in zip(of_mode, ways, strict=False):
                 call.kind, call.way = how
-        if options.one_size and not cuda:  # each call takes as long as the largest
+        if options.one_size and not cuda:  # every call takes as long as the largest one, so only some are kept
             calls = run.random.sample(calls, min(len(calls), 50))
             again = run.random.sample(calls, 8)
         aliased = self.aliased_calls()
@@ -436,7 +447,7 @@ class Products:
     def aliased_calls(self):
         """Returns calls f(A, A), and calls f(A, B) where B lies in the memory of A or has the same values.
 
-        There are none if the operands cannot have the same shape.
+        There are none if the problem has one operand, or if the operands cannot have the same shape.
         """
         run, product = self.run, self.product
         # If `dims` is (K, M, N), A is K x M and B is K x N. The shapes of A and B differ unless M = N.
@@ -450,12 +461,14 @@ class Products:
         for mode in MODES if run.gradients else ["forward"]:
             for dims in sizes:
                 for alias in aliases:
-                    # The reference gets other zeros in A than in X, so it cannot take one tensor for both.
+                    # For C = tril(A) X, the reference gets two tensors, tril(A) and X, and has a gradient for each.
+                    # A solution that is called with one tensor would have only their sum, so the two share memory.
                     alias = "memory" if alias == "tensor" and mode == "gradients" and not product.number else alias
                     call = self.call(run.random.choice(list(ORDINARY)), dims, mode, alias=alias)
                     call.way = run.random.randrange(4)
                     if alias == "memory" and mode == "gradients" and dims != sizes[0]:
-                        call.other, call.way = 0, 0  # two leaves share memory, and both gradients come at once
+                        # The operands are two leaves in the same memory, and both gradients are asked for at once.
+                        call.other, call.way = 0, 0
                     calls.append(call)
         return calls
 
@@ -471,10 +484,10 @@ class Products:
     def timed_calls(self, mode, number, decoy=None):
         """Returns `number` calls with uniform inputs. A decoy has other inputs among them.
 
-        A decoy is a request whose results are judged like those of a timed request, but whose time is not used. An
+        A decoy is a request whose results are judged like those of a timed request, but whose time does not count. An
         "open" decoy has all kinds of inputs, if it has enough calls. If it has fewer, the kinds that look uniform in a
-        sample of elements are preferred. In a "hidden" decoy, only one or two calls are special. A file that looks at
-        samples of all inputs of a request takes a hidden decoy for a timed request.
+        sample of elements are preferred. In a "hidden" decoy, only one or two calls have special operands, and one has
+        a special dC. A file that looks at samples of all inputs of a request takes a hidden decoy for a timed request.
         """
         # `names` are kinds of operands. `kinds` are kinds of dC (see gradient_of() in judge/measures.py).
         random, names, kinds = self.run.random, ["uniform"] * number, [0]
@@ -500,7 +513,7 @@ class Products:
         """Does nothing, because truths() computes the truths of a product in this process."""
 
     def reference_of(self, call):
-        """Returns None. Judgement.examine() then calls the reference only if a result exceeds the smallest bound."""
+        """Returns None. Judgement.examine() then calls the reference only if an error exceeds the smallest bound."""
 
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
@@ -523,7 +536,10 @@ class Products:
         )
 
     def criterion(self, call, results, reference):
-        """Applies KernelBench's own criterion to uniform inputs. Returns what is wrong, or None."""
+        """Applies KernelBench's own criterion to C, if the inputs are uniform and the reference's results are known.
+
+        Returns what is wrong, or None.
+        """
         tolerance = 1e-2 if self.dtype.itemsize == 2 or self.run.tf32 else 1e-4
         found, wanted = (list(each.values())[0] if each else None for each in (results, reference))
         if call.name == "uniform" and reference and not torch.allclose(found, wanted, atol=tolerance, rtol=tolerance):
@@ -537,13 +553,16 @@ class Products:
     # ---- Help for the author of a file that fails. ----
 
     def simplicity(self, row):
-        """Returns the sort key of a row. The author of the file understands the row with the least key most easily."""
+        """Returns the sort key of a row. Rows that the author of the file understands more easily have smaller keys."""
         suffix = MODES["gradients"]
         size = math.prod(map(int, row["size"].split("x")))
         return row["input"].endswith(suffix), list(DISTRIBUTIONS).index(row["input"].removesuffix(suffix)), size
 
     def simple_calls(self, row):
-        """Yields calls with uniform inputs, from the smallest size on, in the mode of a wrong row."""
+        """Yields calls with uniform inputs in the mode of a wrong row.
+
+        Their sizes increase, and are powers of two and 1 more than these, limited to --size.
+        """
         mode, most = "gradients" if row["input"].endswith(MODES["gradients"]) else "forward", self.run.options.size
         sizes = sorted({size for power in range(most.bit_length()) for size in (1 << power, (1 << power) + 1)})
         for size in [most] if self.run.options.one_size else sizes:
@@ -557,7 +576,7 @@ class Products:
             return ""
         if all(row["input"].endswith(MODES["gradients"]) for row in wrong):
             hints.append("each forward call is right, and --forward-only leaves gradients out")
-        errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # forward calls only
+        errors = [row.get("error", math.inf) for row in wrong if row["input"] in ORDINARY]  # of forward calls only
         if self.dtype == torch.float32 and not self.run.tf32 and are_of_tf32(errors):
             hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
         raises = all("the solution raises " in row["detail"] for row in wrong)
@@ -597,20 +616,20 @@ class Anything:
     input_order = [f"{name}{mode}" for mode in ("", ", eval") for name in ("drawn", *generic.VARIANTS)]
 
     SEEDS = 3  # the number of seeds with which modules are constructed
-    PERTURBATIONS = 8
+    PERTURBATIONS = 8  # the number of times that perturbed() perturbs the inputs of a call
 
     def __init__(self, run):
         self.run, self.label, self.nbytes = run, "", 0
-        self.constructor = None  # the seed of the present modules
-        self.has_solution = False  # whether the solution has been constructed
+        self.constructor = None  # the seed with which the present modules were constructed
+        self.has_solution = False  # whether the solution's module has been constructed
         self.fits = False  # whether the solution's module has the reference's parameters
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
         self.draws = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
-        # A look is what results have in names, dtypes, shapes and structure. The keys are the mode, and whether the
-        # inputs are the file's own. Each value lists the different looks.
+        # A look is the names, dtypes, shapes and structure of a call's results. The keys of `looks` are the mode, and
+        # whether the inputs are the file's own. Each value lists the different looks that have been seen.
         self.looks = collections.defaultdict(list)
-        self.known = {}  # for each mode, a call that the reference has answered
+        self.known = {}  # for each mode, a call with the file's own inputs that the reference has answered
         self.call = functools.partial(AnyCall, run)
 
     # ---- Names and descriptions. ----
@@ -652,7 +671,7 @@ class Anything:
         return self.run.reference.fetch(place, shape, getattr(torch, dtype))
 
     def construct(self, seed):
-        """Makes both children construct their modules with a seed."""
+        """Makes the reference and, if it has been started, the solution construct their modules with a seed."""
         told = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
         self.constructor, self.arguments = seed, told["skeleton"]
         self.argument_tensors = [self.fetch(each) for each in told["tensors"]]
@@ -665,7 +684,7 @@ class Anything:
         """Constructs the solution's module.
 
         The first time, this method also decides whether the module gets the reference's parameters. It gets them if
-        names and shapes fit, unless the solution is right with its own parameters. KernelBench copies no parameters:
+        names and shapes fit, unless one call is right with its own parameters. KernelBench copies no parameters:
         both constructors make theirs from the same seed. A solution may be right only with its own parameters, for
         example if its constructor scales them.
         """
@@ -709,7 +728,10 @@ class Anything:
         return not self.run.judgement.examine(call, results, reference)
 
     def measure(self):
-        """Finds the sizes of inputs and state, and whether get_inputs() never varies. It needs no shared memory."""
+        """Finds the sizes of inputs and state, and whether get_inputs() always returns the same.
+
+        This method uses no slab, because the sizes that it finds decide how large the slabs have to be.
+        """
         self.construct(self.run.random.getrandbits(63))
         first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
         self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
@@ -724,9 +746,9 @@ class Anything:
         return self.nbytes, max(self.wide_bytes, self.state_bytes) + (1 << 20)
 
     def begin(self):
-        """Finds out whether the reference's calls draw random numbers or depend on earlier calls, and what they read.
+        """Finds out whether calls draw random numbers or depend on earlier calls, and how many bytes they read.
 
-        Unlike measure(), this makes a call, for which the reference needs its shared memory.
+        Unlike measure(), this method makes calls of the reference, whose inputs need a slab.
         """
         self.construct(self.constructor)
         call = self.first = self.call("drawn")
@@ -759,7 +781,7 @@ class Anything:
         """Returns the calls to judge, one seed of the constructor after the other.
 
         Each seed has calls with the file's own inputs, hard variants, calls after eval(), and gradients if they are
-        judged. Some of these calls are made twice.
+        judged. The first seed has all variants, and the other seeds have some. Two calls of each seed are repeated.
         """
         random, calls = self.run.random, []
         for seed in [self.constructor, *(random.getrandbits(63) for _ in range(self.SEEDS - 1))]:
@@ -803,14 +825,16 @@ class Anything:
     def timed_calls(self, mode, number, decoy=None):
         """Returns `number` calls with the file's own inputs. A decoy also has variants of these inputs.
 
-        A "hidden" decoy has a variant in one call alone.
+        An "open" decoy has variants in many calls, and a "hidden" one in one call alone. Products.timed_calls() says
+        what a decoy is.
         """
         random, names = self.run.random, ["drawn"] * number
         usual = self.looks[mode, True]
         if len(usual) > 1:
             raise self.run.reference.fault(" has results of other shapes or structure in each call (see --no-timing)")
         variants = [name for name in generic.VARIANTS if name not in self.unused]
-        if any(look not in usual for look in self.looks[mode, False]):  # the shapes of results depend on values
+        # If the shapes of results depend on the values of the inputs, variants would have unexpected results.
+        if any(look not in usual for look in self.looks[mode, False]):
             variants = []
         if decoy == "open":
             names = random.choices(["drawn", *variants], k=number)
@@ -830,7 +854,7 @@ class Anything:
         if call.is_exact:
             return
         call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
-        if call.evaluates:  # timed calls, which rely on what follows, do not evaluate
+        if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
         look = [each for each in said["kinds"] if not each[0].startswith("state ")], said["outline"]
@@ -840,7 +864,11 @@ class Anything:
             self.known[call.mode] = call
 
     def modified(self, call, number, before, after, is_reference):
-        """Returns what is wrong with a changed input, or an empty string if the reference changes it alike."""
+        """Returns what is wrong with an input after the solution's call, or an empty string if nothing is.
+
+        The reference may change the input. The solution then has to change it to the same values, within the tolerance.
+        A change by the reference itself is stored in call.after.
+        """
         if is_reference:
             call.after[number] = after.clone()
             return ""
@@ -855,10 +883,11 @@ class Anything:
         return f"{call.input_names[number]} is {told}"
 
     def ask(self, calls, is_exact):
-        """Returns the reference's results. If `is_exact` is True, they are in float64.
+        """Returns the reference's results of calls, in float64 if `is_exact` is True.
 
-        The exact results are None if the reference has no twin (see Reference in judge/modules.py). They are also None
-        if the reference draws random numbers, because it would draw other numbers in float64.
+        The float64 results of a call are None if the reference has no twin (see Reference in judge/modules.py). They
+        are also None if the reference draws random numbers, because it would draw other numbers in float64. If a call
+        fails, the error's text replaces the results.
         """
         if is_exact and self.draws:
             return [None] * len(calls)
@@ -911,7 +940,8 @@ class Anything:
         for name, _, _ in call.expected:
             is_ordinary = call.name == "drawn" and name.startswith("result")
             high = exact and exact.get(name)
-            fits = high is not None and high.shape == reference[name].shape  # not so where unique() drops roundings
+            # The shapes differ, for example, if unique() merges numbers that only rounding has made equal.
+            fits = high is not None and high.shape == reference[name].shape
             yield name, generic.Truth(reference[name], high if fits else None, is_ordinary)
 
     def doubt(self, call, name, truth, reference_error):
@@ -919,7 +949,8 @@ class Anything:
             self.loosened.add(call.name)
         if call.name != "drawn" or truth.is_exact or reference_error <= generic.SUSPICIOUS:
             return ""
-        # The reference makes the call again. Roundings do not explain it if the result in float64 differs as well.
+        # The reference makes the call again, in its own dtypes and in float64. If both results differ from the first
+        # ones, roundings are not the reason for the large error.
         own, exact = (self.ask([call], is_exact)[0] for is_exact in (False, True))
         for again, first in ((own, generic.Truth(truth.reference)), (exact, truth)):
             if not isinstance(again, dict) or again[name].shape != truth.shape:
@@ -930,7 +961,7 @@ class Anything:
         return f" has another result for the same inputs, and an error of {reference_error:.1e} in {name}: {told}"
 
     def reconsider(self, call, name, truth, found, bound, worst):
-        """Returns the worst error and its flat index, leaving out ties, which rounding errors of the inputs explain."""
+        """Returns the worst error that roundings of the inputs do not explain, and its flat index."""
         perturbed = [results[name] for results in self.perturbed(call, truth.is_exact) if name in results]
         perturbed = [X for X in perturbed if X.shape == truth.shape]
         if not perturbed:
@@ -955,7 +986,7 @@ class Anything:
         return None
 
     def other_bits(self, told):
-        """Records that two right results for the same inputs differ. KernelBench allows sums in varying order."""
+        """Records that two results for the same inputs differ. KernelBench allows this: sums may change their order."""
         self.has_other_bits = True
 
     # ---- Help for the author of a file that fails. ----
@@ -966,7 +997,7 @@ class Anything:
         return is_special, self.input_order.index(name.removesuffix(", gradients"))
 
     def simple_calls(self, row):
-        """Returns no calls, because the simplest ones, with the file's own inputs, have been judged."""
+        """Returns no calls, because the simplest ones, with the file's own inputs, have been judged already."""
         return []
 
     def hint(self):

@@ -1,4 +1,4 @@
-"""Runs strangers' code in processes that can reach neither the judge nor each other.
+"""Runs strangers' code in confined processes, which the judge can stop, and whose memory it can read and write.
 
     with Sandbox() as sandbox:
         process = sandbox.start(program, spec, text, ...)   # program calls Sandbox.enter() before anything else
@@ -7,7 +7,9 @@
         process.read(address, size)                         # returns a copy of a part of its memory
         process.end()
 
-judge/guard.py defines what a process gives up in Sandbox.enter(). Both need Linux and the standard library only.
+judge/guard.py defines what a process gives up in Sandbox.enter(). Both modules need Linux and the standard library
+only. The sandbox protects the judgement, not the user: a confined process can read the user's files and use the
+network.
 """
 
 import contextlib
@@ -25,11 +27,11 @@ from pathlib import Path
 from judge import guard
 
 EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
-# The time limit in seconds for stopping a process. On a machine with two busy cores it has taken 5 s.
+# The time limit in seconds for stopping a process. Stopping has taken 5 s on a machine with two busy cores.
 STOPPING = 20.0
 ENDING = 10.0  # the time limit in seconds for the end of a process, which a driver may delay
 MOST_BYTES = 1 << 30  # one system call reads or writes at most this many bytes
-LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
+LEFT_OPEN = {  # the keys are protections, and a value says what a process can do on a system without this protection
     "seccomp": "by signals and the like reach the judge's process and its clock",
     "landlock": "write to your files, and by /proc to memory of your processes",
     "capabilities": "do what yours allow",
@@ -38,12 +40,13 @@ LEFT_OPEN = {  # what a process can still do on a system that lacks one of these
 
 # ==== 1. Builds ====
 
-KEPT_BUILDS = 8  # the number of files whose builds are kept, and the number of builds that are copied for one file
+# The build folders of the last 8 files are kept, and older ones for a day. At most 8 builds are copied for one file.
+KEPT_BUILDS = 8
 DAY = 86400.0  # in seconds
 
 
 def newest_first(paths):
-    """Returns the paths that exist, those changed last first."""
+    """Returns the paths that exist, the most recently modified one first."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -52,17 +55,20 @@ def newest_first(paths):
 
 
 def is_named(build, text):
-    """Returns whether a text has the name of a build, or the name without a hash after the last underscore."""
+    """Returns whether a text contains a build's name, or the part of it up to its last underscore.
+
+    A file may append a hash, which its text does not contain, after this underscore.
+    """
     stem = build.rpartition("_")[0]
     return build in text or bool(stem) and f"{stem}_" in text
 
 
 def folder_of_builds(text):
-    """Returns a folder, beside torch's builds, for the builds of the file with this text.
+    """Returns the folder for the builds of the file with this text, after making it in torch's folder of builds.
 
-    A run writes to no other build folder. Builds that the file has made elsewhere are copied, so that they need not be
-    made again. Returns None for a file that builds nothing. It also returns None if the folder cannot be made, and
-    builds are then kept for this run alone.
+    A run builds in no other folder there. Builds in torch's folder whose names the text contains are copied, so that
+    they need not be made again. The result is None if the text mentions neither cpp_extension nor TORCH_EXTENSIONS_DIR,
+    or if the folder cannot be made. Builds are then kept for this run alone.
     """
     if "cpp_extension" not in text and "TORCH_EXTENSIONS_DIR" not in text:
         return None
@@ -84,7 +90,7 @@ def folder_of_builds(text):
     for path in newest_first(named)[:KEPT_BUILDS]:
         copy = folder / path.name
         try:
-            shutil.copytree(path, copy, symlinks=True)  # copies the times as well, because ninja compares them
+            shutil.copytree(path, copy, symlinks=True)  # keeps the times of modification, because ninja compares them
         except (OSError, shutil.Error):  # an incomplete copy is removed
             shutil.rmtree(copy, ignore_errors=True)
     return str(folder)
@@ -94,39 +100,39 @@ def folder_of_builds(text):
 
 
 def kills_for_memory():
-    """Returns how many processes the system has killed since boot because memory had run out."""
+    """Returns how many processes the system has killed since boot because memory had run out, or 0 if it is unknown."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/vmstat") as counters:
         return int(next(line for line in counters if line.startswith("oom_kill ")).split()[1])
     return 0
 
 
 def schedule_of(thread):
-    """Returns the processors on which a thread may run, its nice value and its scheduling policy."""
+    """Returns the processors on which a thread may run, its nice value and its policy, or None if it has ended."""
     with contextlib.suppress(OSError):  # the error means that the thread has ended
         affinity = sorted(os.sched_getaffinity(thread))
         return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
 
 
 def halts(number, thread):
-    """Tells whether a thread is stopped, or will stop before it runs again.
+    """Tells whether a thread is stopped or has ended, or will stop before it runs again.
 
-    A thread that sleeps in the kernel, as in vfork, gets a SIGSTOP of its own, which takes effect when the thread
-    wakes. The SIGSTOP of the process group is not enough, because another thread may receive it.
+    A thread that sleeps uninterruptibly in the kernel (state D), as in vfork, gets a SIGSTOP of its own, which takes
+    effect when the thread wakes. The SIGSTOP of the process group is not enough, because another thread may receive it.
     """
     state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
     return state in b"TZX" or state == b"D" and guard.stop_thread(number, int(thread.name))
 
 
 class ConfinedProcess:
-    """A process in the sandbox and all its descendants: one process group, which the judge stops and ends as a whole.
+    """A process in the sandbox and all its descendants. They are one process group, which stops and ends as a whole.
 
-    `child` is the subprocess.Popen of the process, which leads the group.
+    The process leads the group, and `child` is its subprocess.Popen.
     """
 
     def __init__(self, child):
         self.child, self.pid, self.schedules, self.killed_before = child, child.pid, {}, kills_for_memory()
-        # Linux lets only root open the memory of a process that is not dumpable. The judge is not dumpable, and the
-        # child becomes dumpable only when it executes Python. Popen may return earlier, so the loop waits.
+        # Linux lets only root open the memory of a process that is not dumpable. The judge is not dumpable, and neither
+        # is its child until it executes Python. Popen may return before that, so the loop waits.
         for _ in range(int(STOPPING / 1e-3)):
             if os.access(f"/proc/{self.pid}/mem", os.W_OK):
                 break
@@ -137,20 +143,20 @@ class ConfinedProcess:
     # ---- Running and standing still. ----
 
     def send(self, number):
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the error means that the group has no process
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # for example, no process of the group is left
             os.killpg(self.pid, number)
 
     def resume(self):
         self.send(signal.SIGCONT)
 
     def pause(self):
-        """Makes the group stop soon. None of its processes can undo the signal."""
+        """Sends SIGSTOP to the group, without waiting. The seccomp filter keeps its processes from undoing that."""
         self.send(signal.SIGSTOP)
 
     def stop(self):
         """Stops the group, waits until it stands still, and returns whether it does."""
         self.pause()
-        # The limit counts the judge's CPU time, which does not advance while the whole machine is suspended.
+        # The judge's CPU time and the number of rounds are limited. Neither advances while the machine is suspended.
         end = time.process_time() + STOPPING
         rounds = int(STOPPING / 5e-4)  # one round takes 0.5 to 1 ms
         while not self.stands():
@@ -161,8 +167,8 @@ class ConfinedProcess:
         return True
 
     def stands(self):
-        """Tells whether each thread of the group is stopped, or will stop before it runs again."""
-        # The first process is checked first, because it is the one most likely to be still running.
+        """Tells whether each thread of the group stands still, as halts() defines it."""
+        # The leader of the group is checked first, because it is the process that most likely still runs.
         for number in (self.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
             runs = False
             try:  # noqa: SIM105 (each request checks hundreds of processes, and suppress() takes half as long again)
@@ -176,7 +182,7 @@ class ConfinedProcess:
         return True
 
     def end(self):
-        """Ends the group, and waits for the end of the process."""
+        """Ends the group, and waits until its leader has ended."""
         os.close(self.memory)
         self.send(signal.SIGKILL)
         self.status(ENDING)
@@ -190,11 +196,17 @@ class ConfinedProcess:
             return self.child.wait(seconds)
 
     def was_ended_for_memory(self):
-        """Tells whether the process has ended by SIGKILL after the system has killed a process for lack of memory."""
+        """Tells whether SIGKILL ended the process after the system had killed some process to free memory.
+
+        Only killings since the start of the process count.
+        """
         return self.child.returncode == -signal.SIGKILL and kills_for_memory() > self.killed_before
 
     def change_of_schedule(self):
-        """Returns in words how another process has changed the scheduling of a thread, or an empty string."""
+        """Returns in words how the scheduling of one of the process's threads has changed, or an empty string.
+
+        The first call that sees a thread records its schedule, and later calls compare it.
+        """
         for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
             now = schedule_of(thread)
             before = self.schedules.setdefault(thread, now)
@@ -219,7 +231,7 @@ class ConfinedProcess:
 
 
 def parts(data):
-    """Yields the parts of a buffer that one system call can move, and where they begin."""
+    """Yields pairs of an offset and the part of a buffer that begins there. One system call can move such a part."""
     whole = memoryview(data)
     for start in range(0, len(whole), MOST_BYTES):
         yield start, whole[start : start + MOST_BYTES]
@@ -229,10 +241,10 @@ def parts(data):
 
 
 class Sandbox(contextlib.ExitStack):
-    """Starts the processes of one run. While the sandbox is open, other processes cannot reach the judge's own memory.
+    """Starts the confined processes of one run. While the sandbox is open, only root can open the judge's memory.
 
-    A further process, the warden, waits until the sandbox is closed or the judge has died. Then it ends the processes
-    that are left, and removes the folder in which they can write.
+    A further process, the warden, waits until the sandbox is closed or the judge has died. Then it ends the confined
+    processes that are left, and removes their temporary folder.
     """
 
     def __init__(self, folder=None):
@@ -256,7 +268,7 @@ class Sandbox(contextlib.ExitStack):
         The program gets the arguments "--child" and `spec` in JSON. The item "sandbox" of this JSON is for enter().
         `text` is the text of the file that the program will execute. It decides which builds the program finds.
         """
-        # `others` are processes of this run besides the judge. The new process must not be able to signal them.
+        # `others` has the warden and the running processes of this sandbox. The new process must not signal them.
         others = [process.pid for process in self.processes if not process.has_ended()]
         others += [self.warden.pid] if self.warden else []
         own = [os.getpid(), others, tempfile.mkdtemp(dir=self.folder), folder_of_builds(text)]
@@ -269,13 +281,13 @@ class Sandbox(contextlib.ExitStack):
 
     @staticmethod
     def enter(own):
-        """Confines this process, which has one thread and leads a process group. Returns what the system provides.
+        """Confines this process, which must have one thread and lead a process group.
 
-        The keys are those of LEFT_OPEN. A value is true if the system provides that protection.
+        Returns a dict with the keys of LEFT_OPEN. A value is true if the system provides that protection.
         """
         return guard.guard(*own)
 
     @staticmethod
     def close_memory():
-        """Closes this process's memory to other processes. The judge has already opened the memory and keeps access."""
+        """Closes this process's memory to all processes but root's. The judge has opened it before and keeps access."""
         guard.set_dumpable(False)

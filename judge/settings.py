@@ -1,6 +1,7 @@
-"""Reads the settings that hold for all code of a process: global settings of torch and of Python.
+"""Reads global settings of torch, of Python and of the process, such as the default dtype or the umask.
 
-The child compares them before and after it runs code of the solution.
+A child process compares them before and after it runs code of its file. A solution that leaves them changed is wrong,
+because they belong to its caller.
 """
 
 import gc
@@ -18,7 +19,7 @@ import torch
 def read(get, *arguments):
     """Returns a setting, or the name of the error if it cannot be read.
 
-    For example, torch raises an error if a file mixes its two ways to set TF32.
+    For example, torch raises an error here if a file has set TF32 both by allow_tf32 and by fp32_precision.
     """
     try:
         return get(*arguments)
@@ -27,14 +28,14 @@ def read(get, *arguments):
 
 
 def arithmetic():
-    """Tells how this thread's processor rounds, and whether it flushes denormal numbers. torch has no such function."""
-    # With constants, Python would compute the results when it compiles this function.
+    """Tells how this thread rounds, and whether it flushes denormal numbers. torch has no function that tells this."""
+    # The numbers are made from strings. Sums of constants would be computed when Python compiles this function.
     one, small, tiny = map(float, ("1", "1e-17", "5e-324"))
     return {"rounds": (one + small, one - small), "keeps denormals": tiny * one != 0.0}
 
 
 def products():
-    """Returns the settings that let float32 and 16-bit products lose digits."""
+    """Returns settings by which float32 and 16-bit products and convolutions may lose digits."""
     cuda = torch.backends.cuda.matmul
     return {
         "precision": read(torch.get_float32_matmul_precision),
@@ -49,7 +50,10 @@ def products():
 
 
 def hooks():
-    """Returns how many hooks torch calls for every module, and how many modes for every operation."""
+    """Returns the numbers of global hooks and of active modes, and whether tensors saved for backward have hooks.
+
+    torch calls global hooks for every module, and modes for every operation.
+    """
     module = torch.nn.modules.module
     names = [name for name in vars(module) if name.startswith("_global_") and name.endswith("hooks")]
     found = {name: len(getattr(module, name)) for name in sorted(names)}
@@ -61,7 +65,7 @@ def hooks():
 
 
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-# When a timer expires, its signal ends the process by default. ITIMER_REAL counts real time, and the two others count
+# When a timer expires, its signal ends the process by default. ITIMER_REAL counts real time. The other two timers count
 # CPU time of the process.
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -73,8 +77,8 @@ def umask():
 def settings(cuda):
     """Returns the settings by name.
 
-    Some settings are left out, because honest files change them: settings that only tune speed, filters of warnings,
-    and the folders in which modules are found.
+    Some settings are left out, because honest files change them: torch.backends.cudnn.benchmark, the filters of
+    warnings, environment variables, sys.path and the recursion limit.
     """
     found = {
         "torch.set_grad_enabled": torch.is_grad_enabled(),
@@ -119,7 +123,7 @@ def settings(cuda):
 
 
 def changes(before, after):
-    """Returns in words what differs."""
+    """Returns a list of texts, one for each setting that differs."""
     told = []
     for name, old in before.items():
         new = after[name]
@@ -133,7 +137,7 @@ def changes(before, after):
 
 
 def generator_states():
-    """Returns the states of Python's and of torch's random generators, by the names of the functions that seed them."""
+    """Returns the states of Python's generator and of torch's CPU generator, by the functions that seed them."""
     return {"random.seed": random.getstate(), "torch.manual_seed": bytes(torch.get_rng_state().tolist())}
 
 
@@ -152,8 +156,8 @@ class Generators:
             if (name, state) in self.seen:
                 told.append(f"{name} (the generator is in the state that an earlier call left)")
             self.seen.add((name, state))
-        # The draws below move each generator on, so that `before` is not the state that was just added to `seen`.
-        # Otherwise a call that sets this state again would leave the generator at `before`, and would not be noticed.
+        # The draws below move each generator on, so that `before` is not the state that was just added to `seen`. If
+        # it were, a call of the module that sets this state again would look like one that leaves the generator alone.
         random.random()
         torch.rand(1)
         self.before = generator_states()

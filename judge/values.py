@@ -1,12 +1,12 @@
-"""Splits the arguments and results of a model into tensors and a skeleton, which JSON can carry.
+"""Splits the arguments and results of a module into a list of tensors and a skeleton, which JSON can represent.
 
 A skeleton is a pair of a kind and a content, as this table says.
 
     kind                content
-    "tensor"            The number of the tensor. A tensor that occurs twice has one number.
-    "permuted"          The number of a contiguous tensor, and the order of its dimensions. Results have none.
-    "value"             A number, a string or None.
-    "dtype", "device"   Its name.
+    "tensor"            The index of the tensor in the list.
+    "permuted"          The index of a contiguous tensor, and the dimensions for its permute(). Results do not use it.
+    "value"             A number, a bool, a string or None.
+    "dtype", "device"   The name of the dtype or of the device.
     "tuple", "list"     A list of skeletons.
     "dict"              A list of pairs, each of a key and a skeleton.
 """
@@ -19,9 +19,9 @@ ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of thes
 def split(value, results_on=None):
     """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for types that are not accepted.
 
-    `results_on` is the device if the value is a result, and otherwise None. In a result, Python's floats become float64
-    tensors, because the judge compares them like tensors. A tensor that occurs twice in a result has two numbers,
-    because another file may return two tensors there.
+    `results_on` is None for arguments. For results it is the device on which Python's floats become float64 tensors,
+    because the judge compares them like tensors. If a tensor occurs twice, it has one index in arguments, but two in
+    results, because the other contender may return two different tensors there.
     """
     tensors = []
     return tensors, _skeleton(value, tensors, results_on)
@@ -48,7 +48,8 @@ def _skeleton(value, tensors, results_on):
     if isinstance(value, dict):
         if not all(isinstance(key, (str, int)) for key in value):
             raise TypeError("a dict has other keys than strings and whole numbers")
-        # The methods of the plain classes are called, because a subclass could compute its parts only later.
+        # The methods of dict, list and tuple are called, not those of a subclass. Otherwise a subclass could compute
+        # its parts only here, after the call has been timed.
         return ["dict", [[key, inner(part)] for key, part in dict.items(value)]]
     if isinstance(value, (tuple, list)):
         kind = list if isinstance(value, list) else tuple
@@ -80,7 +81,11 @@ def join(skeleton, tensors):
 
 
 def outline(skeleton):
-    """Returns the structure as text for a reader. A list is written as a tuple, because a result may be either."""
+    """Returns the structure of a skeleton as a text, by which structures are compared, and which messages show.
+
+    Lists look like tuples, and the order of a dict's keys does not matter: a solution may differ from the reference in
+    these.
+    """
     kind, content = skeleton
     if kind == "tensor":
         return "tensor"
@@ -92,7 +97,7 @@ def outline(skeleton):
 
 
 def places(skeleton, name):
-    """Returns the name of each tensor, in the order of their numbers.
+    """Returns the names of a result's tensors, in the order of their indices.
 
     A tensor's name is `name` itself, or a path such as name[0] or name['key'].
     """
