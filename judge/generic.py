@@ -85,6 +85,8 @@ class Changes:
     def one_large_element(self, X, domain):
         factors = torch.ones_like(X, memory_format=torch.contiguous_format)
         factors.view(-1)[self.one_of(X)] = 16 if X.dtype == torch.float16 else 1024
+        if domain.is_symmetric:
+            factors = torch.maximum(factors, factors.mT)
         return domain.multiplied(X, factors)
 
     def equal_elements(self, X, domain):

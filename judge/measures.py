@@ -251,7 +251,7 @@ class Draw:
 
     def constant(self, shape, *_):
         """Returns a matrix whose elements are all the same power of two, so that every sum of products is exact."""
-        return torch.full(shape, 2.0 ** int(3 * self.uniform(1) - 1), dtype=torch.float64, device=self.device)
+        return torch.full(shape, 2.0 ** (int(3 * self.uniform(1)) - 1), dtype=torch.float64, device=self.device)
 
     def with_entries(self, X, value=None):
         """Puts a number in two mirrored places of X, so that at least one of them is read. Returns X.

@@ -42,6 +42,7 @@ def products():
         "TF32": read(lambda: cuda.allow_tf32),
         "TF32 in cuDNN": read(lambda: torch.backends.cudnn.allow_tf32),
         "float16 sums": read(lambda: cuda.allow_fp16_reduced_precision_reduction),
+        "float16 accumulators": read(lambda: cuda.allow_fp16_accumulation),
         "all backends": read(lambda: torch.backends.fp32_precision),
         "oneDNN's products": read(lambda: torch.backends.mkldnn.matmul.fp32_precision),
         "oneDNN's convolutions": read(lambda: torch.backends.mkldnn.conv.fp32_precision),

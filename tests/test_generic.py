@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from judge import generic, measures, modules, problems, values
+from judge import generic, measures, modules, problems, settings, values
 
 CPU = torch.device("cpu")
 
@@ -232,6 +232,26 @@ def test_a_variant_keeps_what_the_problem_is_about(name):
     rows = torch.rand(20, 30).softmax(-1)
     (made,) = generic.vary(change, [rows], 1, CPU) or [rows]
     assert torch.allclose(made.sum(-1), torch.ones(20))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_symmetric_matrix_gets_a_large_element_in_both_triangles(seed):
+    """The element is drawn from the whole matrix, and has its mirror image."""
+    x = torch.rand(9, 9) + 1
+    (made,) = generic.vary(generic.VARIANTS["one large element"], [x + x.T], seed, CPU)
+    changed = made != x + x.T
+    assert torch.equal(made, made.T) and 1 <= int(changed.sum()) <= 2 and bool((made[changed] > 1000).all())
+
+
+def test_float16_accumulators_count_as_a_setting():
+    cuda = torch.backends.cuda.matmul
+    before, kept = settings.products(), cuda.allow_fp16_accumulation
+    try:
+        cuda.allow_fp16_accumulation = not kept
+        assert [name for name, value in settings.products().items() if value != before[name]] == ["float16 accumulators"]
+    finally:
+        cuda.allow_fp16_accumulation = kept
+    assert settings.products() == before
 
 
 def test_what_a_variant_leaves_is_none_of_its_kind():
