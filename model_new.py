@@ -76,11 +76,11 @@ The map lists the sections in order. `# ====` begins a part, `# ----` a section,
          The split-tf32 kernel      float32 products that are too small for the fp16x3 kernel.
          The mma kernel             Products on the tensor cores of any GPU from Ampere on.
          Launching                  The launchers of the exact path, the split-tf32 and the mma kernel.
-         The skeleton               What Hopper's two kernels share: the queue of tiles, the roles of warps, barriers.
+         The skeleton               What Hopper's two kernels share: tile queue, roles of warps, barriers, zeros of C.
          16-bit                     Hopper's kernel for float16 and bfloat16.
          Packing                    Splits float32 operands into scaled pairs of float16.
          fp16x3                     Hopper's kernel for float32, which multiplies the pairs from Packing.
-         Fix-up                     Corrects outliers, and computes products that do not fit pairs of float16.
+         Fix-up                     Corrects outliers, and computes products with Inf, NaN or too many outliers.
          Symmetric results          Copies the lower half of C to the upper half.
          Inverse                    Computes 64 rows of an inverse at a time.
          Launching                  The launchers of the fp16x3 kernel, and of products by any kernel.
@@ -222,7 +222,7 @@ struct Gpu {
 // What packing records about a product of the fp16x3 kernel, for the later kernels and for the host. The Controls lie
 // in device memory.
 struct Control {
-  // 1: fixup_kernel computes this product, because pairs of float16 cannot hold the operands or have too many outliers
+  // 1: fixup_kernel computes all of this product, because an operand has an Inf, a NaN or too many outliers
   int fallback;
   int outliers;   // how many elements are too small, beside the largest of their block, to be packed
 };
@@ -247,7 +247,8 @@ Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 int operands_to_copy(const Product& product, Kernel kernel);
 
 // Whether the kernel computes both triangles of a symmetric 16-bit product. Otherwise it computes the lower triangle,
-// and each element is also stored above the diagonal. Both ways give the same bits. The policy takes the faster way.
+// and the kernel or `mirror` copies it to the upper one. Either way C[i, j] and C[j, i] have the same bits. The policy
+// takes the faster way.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
 // Raises a Python error if `error` is not cudaSuccess. The symbol is hidden, because other libraries may also have
@@ -555,7 +556,8 @@ DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t c
 
 // ---- Schedule: the tiles of the 16-bit and the fp16x3 kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;   // the edge of a large tile, in elements; a cluster of two CTAs computes it
+// The edge of an fp16x3 tile and of a large 16-bit tile, in elements. A cluster of two CTAs computes such a tile.
+constexpr int kTileEdge = 256;
 
 // A tile of C, or one split of it, as a cluster computes it. Rows, columns and k are in blocks of 64.
 struct alignas(16) ClusterTile {
@@ -593,7 +595,7 @@ struct ClusterTiles {
   int count;                // how many tile numbers there are
   int splits = 1;           // how many CTAs of a cluster share the k-blocks of a tile
   int clusters;             // how many clusters are launched
-  int tail_tiles;           // how many further tiles have no number, because a second launch computes them
+  int tail_tiles;           // how many further tiles have no number, because a launch of their own computes them
   int longest;              // the most k-blocks of a split; with a triangular operand, every longer tile is split
   int num_split_tiles;      // how many tiles of a dense product are split, counted from the first
   // How many splits of one product store their partial sums in memory: all splits but the last one of each tile
@@ -792,7 +794,8 @@ inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int produ
 
 // ---- Policy: the tiles of the 16-bit kernel.
 
-// The edges of small and of large tiles, in elements. All tiles of the fp16x3 kernel are large.
+// The edges of small and of large tiles, in elements. SixteenBitPolicy has the same sizes in blocks: kBlocksN across,
+// and kBlocksM * kCtas down. All tiles of the fp16x3 kernel are large, so kLargeTile does not change alone.
 constexpr int kSmallTile = 128, kLargeTile = kTileEdge;
 
 // Returns the last `tiles` large tiles on the diagonal of C as a batch of products, for a launch of their own. In the
@@ -943,8 +946,9 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 
 // ---- Policy: whether a symmetric product is computed whole.
 
-// 2026-11-26. "Whole" means that both triangles of a symmetric C are computed. A C of at most 256 rows is computed
-// whole on every GPU. On GPUs of compute capability 9.0 a larger C is computed whole up to these sizes:
+// 2026-11-26. "Whole" means that both triangles of a symmetric 16-bit C are computed. A C of another type is never
+// computed whole. A 16-bit C of at most 256 rows is computed whole on every GPU. On GPUs of compute capability 9.0 a
+// larger C is computed whole up to these sizes:
 //   L L^T             1024 rows, or two small tiles per SM; beyond them `mirror` is launched as well
 //   X X^T, k < 3072   one small tile per two SMs (2026-11-25)
 //   X X^T, k >= 3072  one small tile per four SMs
@@ -1037,6 +1041,7 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kMmaPath || gpu.major != 9 || gpu.sms < kMinHopperSms) return kMmaKernel;
   if (p.type == kFloat64) return kMmaKernel;
   if (p.type != kFloat32) return path != kHopperPath && is_mma_faster(p, gpu) ? kMmaKernel : kSixteenBitKernel;
+  // Whether operands can be copied 16 bytes at a time. The 16-bit kernel stands for this condition only
   const bool chunks = !operands_to_copy(p, kSixteenBitKernel);
   if (path == kHopperPath || is_fp16x3_faster(p, gpu, chunks)) return kFp16x3Kernel;
   const int64_t tiles = TileOrder::make(p, kBlock).count() * p.batches;
@@ -1672,10 +1677,11 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 #
 # Takes a view of each operand for a 64 x 64 tile of C, and a range of k. The operands may have any strides and types.
 # Produces the sums of the elements that `Lanes` assigns to a thread. Tensor cores multiply zeros where an operand has
-# no element, and zero times Inf is a NaN. Some finite products overflow if they are computed from two tf32 numbers. So
-# the split-tf32, the mma and the 16-bit kernel sum a tile again here if a sum is not finite. The fp16x3 kernel leaves
-# such a product to fixup_kernel, which computes the whole product with the mma kernel's code. With
-# TRIL_MATMUL_PATH=exact this section computes all of C. The tests compare every faster kernel with the exact path.
+# no element, and zero times Inf or NaN is NaN. Some finite products overflow if they are computed from two tf32
+# numbers. So the split-tf32, the mma and the 16-bit kernel sum a tile again here if a sum is not finite. The fp16x3
+# kernel does not check sums. If an operand has an Inf or a NaN, pack_blocks asks for the fallback instead: fixup_kernel
+# computes the whole product with the mma kernel's code. With TRIL_MATMUL_PATH=exact this section computes all of C. The
+# tests compare every faster kernel with the exact path.
 _CUDA_EXACT = r"""
 // ---- Exact path: sums.
 
@@ -2532,7 +2538,8 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 }
 
 // Waits until a tile has arrived in the ring, and returns the tile. tile_seq is its number among the tiles that this
-// cluster requests. Every role calls this for every tile. No entry of the ring is overwritten too early, for two
+// cluster requests. Consumers may pass it modulo 2 * kQueued, which leaves the entry and the parity as they are.
+// Producers, consumers and mask warps call this for every tile. No entry of the ring is overwritten too early, for two
 // reasons:
 //   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring has more entries.
 //   - The mask warps of SixteenBitPolicy cannot fall behind. If an operand is triangular, each tile has masked blocks,
@@ -2544,7 +2551,7 @@ DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedM
   if (!has_queue<Policy>(args)) return {-1};
   barrier_wait(&shared.next_full[tile_seq % kQueued], tile_seq / kQueued % 2);
   // The stress build traps if a later tile has overwritten this one
-  IF_DELAY(if (shared.next[tile_seq % kQueued].tile_seq != tile_seq) __trap();)
+  IF_DELAY(if ((shared.next[tile_seq % kQueued].tile_seq - tile_seq) % (2 * kQueued) != 0) __trap();)
   return shared.next[tile_seq % kQueued];
 }
 
@@ -2619,8 +2626,9 @@ DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& 
   }
 }
 
-// One warp writes the CTA's share of the zeros above the diagonal, in strips of kLines lines. It waits about 2 us
-// first: zeros and operands compete for memory, and the first operands are needed sooner.
+// One warp writes zeros to the CTA's share of the tiles above the diagonal, in strips of kLines lines. The zeros within
+// tiles on the diagonal are written with the sums, by store_box or write_totals. The warp waits about 2 us first: its
+// zeros and the operands compete for memory, and the first operands are needed sooner.
 template <typename Policy>
 DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster, int rank) {
   if (!has_zeros(args.p)) return;
@@ -2729,7 +2737,8 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
     run_warp_role(args, shared, first, number);
   else if constexpr (kCount == 2)
     run_warp_role(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
-  // A CTA must not end while other CTAs of its cluster may still arrive at its barriers or write to its shared memory
+  // A CTA must not end while other CTAs of its cluster may still arrive at its barriers or access its shared memory. In
+  // the 16-bit kernel, CTAs that share k read each other's sums there: see compute_rows
   __syncwarp();
   cluster_arrive_relaxed();
   cluster_wait();
@@ -2795,9 +2804,9 @@ struct SixteenBitProduct {
 // ---- 16-bit: the epilogue, storing C.
 
 // Rounds a warpgroup's sums of block (row, col) of C, and writes them to C by way of `box` in shared memory. C is
-// written in lines of 128 bytes. A line is part of a row, or part of a column if C is column-major. With kStoresTwice a
-// block below the diagonal is also written above the diagonal, transposed. Returns whether any sum of the block is not
-// finite. If no operand has a mask, it returns false.
+// written in lines of 128 bytes. A line is part of a row, or part of a column if C is column-major. If C is lower, the
+// sums above its diagonal become zero first. With kStoresTwice a block below the diagonal is also written above the
+// diagonal, transposed. Returns whether any sum of the block is not finite. If no operand has a mask, it returns false.
 //
 // Successive calls use two boxes in turn. A thread leaves the barrier of call n + 1 only after all threads have read
 // the box of call n. So call n + 2 may overwrite the box of call n.
@@ -2899,6 +2908,7 @@ struct SixteenBitPolicy {
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6,
                        kDepth = kStages;
   static_assert(kBlocksN * kBlock == (kWide ? kLargeTile : kSmallTile), "the host has other tiles");
+  static_assert(kBlocksM * (kWide ? 2 : 1) == kBlocksN, "tiles are square");
   static constexpr int kCtas = kWide ? 2 : 1, kRequestAhead = 3;
   static constexpr bool kProducerRequestsTiles = true, kQueuesFirstTile = false;
 
@@ -3116,8 +3126,10 @@ struct SixteenBitPolicy {
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // Each CTA writes its sums to its own stages. Then each warpgroup of the cluster adds up the sums of its boxes,
-      // in the order of k. It reads the sums of the other CTAs from their shared memory
+      // Each CTA writes its sums to its own stages, which nothing fills again: a cluster that shares k has one tile.
+      // Then the first warpgroups of the cluster add up the boxes, one each, in the order of the splits, from the
+      // shared memory of all CTAs. Of four CTAs the last two have no box. tile_product keeps every CTA until all
+      // warpgroups have read
       float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // all consumers have read the stages
@@ -4242,8 +4254,9 @@ void launch_fixup(const Fp16x3Product& args, const Gpu& gpu) {
 # ---- Symmetric results: the upper half of C, copied from the lower half. ----
 #
 # Takes a symmetric C of which only the lower half is computed. Produces the elements above the diagonal. This step
-# follows the fp16x3 kernel, and the 16-bit kernel if an operand has a mask. In all other cases the kernel itself writes
-# each sum both below and above the diagonal.
+# follows fixup_kernel if the fp16x3 kernel has computed C, and the 16-bit kernel if an operand has a mask. In all other
+# cases the kernel itself writes each sum both below and above the diagonal. A 16-bit C that is computed whole needs
+# neither: see is_computed_whole.
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 
@@ -6031,7 +6044,7 @@ def tril_matmul(A, B):
     Args:
         A, B: tensors (..., N, N) with N >= 0 and any strides, of one dtype and on one device. The dtype is float32,
             float64, float16 or bfloat16. The leading dimensions broadcast as in torch.matmul. Elements above the
-            diagonals are not read.
+            diagonals have no effect, even if they are NaN.
 
     Returns:
         A contiguous tensor C (..., N, N) of the same dtype. C[i, j] is the sum over k = j..i of A[i, k] * B[k, j] where
@@ -6053,7 +6066,7 @@ def tril_matmul(A, B):
 def triu_matmul(A, B):
     """Returns the product of two upper triangular matrices (..., N, N), C = triu(A) @ triu(B).
 
-    Elements below the diagonals are not read, and their gradients are zero. C is zero below its diagonal. Everything
+    Elements below the diagonals have no effect, and their gradients are zero. C is zero below its diagonal. Everything
     else is as in tril_matmul.
     """
     return _call("triu_matmul", A, B, _NN, _UPPER)
@@ -6184,7 +6197,7 @@ def gram(X, *, transpose=False, structure="dense"):
 def lu_matmul(L, U):
     """Returns the dense matrix C = tril(L) @ triu(U) for matrices (..., N, N). It undoes an LU factorisation.
 
-    The other triangles are not read. For G = dC the gradients are dL = tril(G @ triu(U)^T) and
+    The other triangles have no effect. For G = dC the gradients are dL = tril(G @ triu(U)^T) and
     dU = triu(tril(L)^T @ G). Everything else is as in tril_matmul.
     """
     return _call("lu_matmul", L, U, *_PROBLEMS["lu"], names="LU")
@@ -6235,7 +6248,7 @@ def explain(A, B, problem="lower"):
             'half', 'hopper': the 16-bit kernel and the fp16x3 kernel.
             'fallback', 'hopper, fallback': all of the batch, or a part of it, fell back from the fp16x3 kernel.
             'cpu', 'torch', 'meta': no kernel. 'torch' stands for a GPU before compute capability 8.0.
-        'fallback': True if pairs of float16 could not hold an operand, so that another kernel computed.
+        'fallback': True if an operand has Inf, NaN or too many outliers, so that another kernel computed.
         'fallback_at': the indices of the products that fell back, with all leading dimensions flattened into one.
         'outliers': how many elements of the batch are too small for such a pair. Outliers are stored separately.
         'masks': the masks of A, B and the result, each 'dense', 'lower', 'upper' or 'symmetric'.
