@@ -1,19 +1,19 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-The judge calls the solution some 100 to 350 times before it times it, in a process of its own. The inputs are fresh,
-but some 25 to 80 calls are made twice. They have sizes up to twice --size and contain ordinary and hard numbers.
-Gradients are judged too. Each element of each result is compared with a float64 product. Then the judge times the
-solution and the reference in turns at --size, by its own clock, and compares the results of the timed calls too. The
-last line is the verdict: `all holds: ...` with the times and their ratio, or `WRONG: ...`. docs/judge.md describes the
-details. The judge is no sandbox: the solution runs under your user account.
+The judge runs the solution in a process of its own. It makes 35 to 450 calls with fresh inputs of many magnitudes and
+structures, and up to about 100 of the calls repeat earlier ones. Each element of each result is compared with a result
+in float64 or better (`any`: if the reference runs in float64). The six built-in problems are judged at many sizes, with
+gradients, and `any` at the sizes of its file. Then the judge times the solution and the reference in turns, and judges
+the timed results too. The last line is the verdict: `all holds: ...` with the times and their ratio, or `WRONG: ...`.
+docs/judge.md has the details. The solution has restricted rights, but runs as you: it can read your files, for example.
 
     python check.py                                    judges model_new.py against reference_model.py, beside this file
     python check.py --solution theirs.py               anybody's KernelBench-style file
     python check.py --reference r.py --solution s.py   a solution of any KernelBench problem, whose reference is r.py
-    python check.py --size 256 --no-timing             takes ten to thirty seconds on two cores
+    python check.py --size 256 --no-timing             judges values alone; takes 10 to 40 s on two cores
 
-Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (a bad option, no such file or GPU,
-not enough memory, or a reference that does not compute the problem); 130 Ctrl-C; 141 a closed pipe.
+Exit status: 0 all holds; 1 the solution is convicted; 2 there is no verdict (for example a bad option, no such file or
+GPU, not enough memory, or a reference that does not compute the problem); 130 Ctrl-C; 141 a closed pipe.
 """
 
 import argparse
@@ -45,7 +45,10 @@ from pathlib import Path
 
 
 def end_with_status_2(kind, error, trace):
-    """Prints an uncaught error, such as a missing torch, and ends with status 2. Status 1 would mean a conviction."""
+    """Prints an uncaught error, such as a missing torch, and ends with status 2. Status 1 would mean a conviction.
+
+    After KeyboardInterrupt, Python ends the process as usual.
+    """
     sys.__excepthook__(kind, error, trace)
     if kind is not KeyboardInterrupt:
         os._exit(2)
@@ -62,13 +65,14 @@ if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
 
 from judge.sandbox import EXHAUSTED, LEFT_OPEN, Sandbox  # noqa: E402
 
-# A child gives up the rights that no solution needs before it imports torch. It has a single thread then. The kernel
-# restricts each thread separately, and later threads inherit the restrictions.
+# With --child, this process is a child of the judge: it runs the reference or the solution (see section 2). It gives up
+# the rights that no solution needs before it imports torch, while it has a single thread. The kernel restricts each
+# thread separately, and later threads inherit the restrictions.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
 GUARD = Sandbox.enter(CHILD["sandbox"]) if CHILD else {}
 
 # This silences two warnings of torch. One says that NumPy is missing, but NumPy is not needed. The other one is about
-# deterministic algorithms, which Child.prepare() turns on deliberately.
+# deterministic algorithms, which Child.prepare() turns on deliberately on a CPU.
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")
 import torch  # noqa: E402
 
@@ -84,7 +88,7 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16
 
 
 class Wrong(Exception):
-    """The solution fails, and nothing more can be judged. The arguments are the name and the text of the finding."""
+    """Reports that the solution fails and nothing more is judged. The arguments are the finding's name and text."""
 
 
 # ==== 1. Memory that the judge shares with its children ====
@@ -93,7 +97,7 @@ class Wrong(Exception):
 def is_scarce(device):
     """Returns whether less than a quarter of a GPU's memory is free.
 
-    The processes then give back cached memory, because some problems have inputs of 8 GB.
+    If it is, the judge and its children give back cached memory, because some KernelBench problems have inputs of 8 GB.
     """
     free, total = torch.cuda.mem_get_info(device)
     return free < total / 4
@@ -150,8 +154,8 @@ class GpuMemory:
     def release(self):
         """Closes all opened allocations and empties torch's cache, if memory is scarce.
 
-        An allocation that its owner frees stays allocated while another process has it open. This process can open
-        allocations again later.
+        An allocation that its owner frees stays allocated while another process has it open. open() opens a closed
+        allocation again when it is needed.
         """
         if is_scarce(self.device):
             torch.cuda.synchronize(self.device)
@@ -160,7 +164,7 @@ class GpuMemory:
 
 
 class Slab:
-    """Memory in which the judge writes inputs and a child reads them.
+    """Holds memory into which the judge writes inputs, and from which a child reads them.
 
     `place` tells a child where the memory is. It is a file descriptor on a CPU, and a handle with an offset on a GPU.
     """
@@ -172,7 +176,7 @@ class Slab:
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
-                # The seals fix the size of the file for good.
+                # The seals fix the size of the file. Otherwise a child could shrink it and make the judge crash.
                 fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.map = mmap.mmap(self.place, size)
             self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
@@ -205,12 +209,16 @@ class Slab:
 
 # ==== 2. The child ====
 #
-# The child runs in the same process as the solution, which can read and change everything in that process.
-# The judge therefore trusts nothing that the child says.
+# A child is a process in which the reference or the solution runs. The code of this section answers the judge's
+# requests there. A solution can read and change everything in its process. So the judge takes nothing on trust that
+# this process says in the solution's favour.
 
 
 def describe(error):
-    """Returns the text of an error, with the file and line that raised it."""
+    """Returns the text of an error and, if the traceback has a line outside check.py, the last such file and line.
+
+    A PermissionError also tells where files can be written.
+    """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
     told = f"{type(error).__name__}: {error}"
     if isinstance(error, PermissionError):
@@ -219,7 +227,11 @@ def describe(error):
 
 
 def is_exhausted(error, cuda):
-    """Returns whether an error means that memory, threads or descriptors ran out. The file is not at fault then."""
+    """Returns whether an error means that memory, threads, descriptors or disk space ran out.
+
+    Such an error says nothing about the file that is executed. `cuda` says whether the run uses a GPU, whose memory
+    may run out too.
+    """
     if isinstance(error, OSError):
         return error.errno in EXHAUSTED
     if isinstance(error, torch.OutOfMemoryError):
@@ -229,7 +241,7 @@ def is_exhausted(error, cuda):
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-# Each pattern matches the text of an error. Its value names what the machine lacks when the pattern matches.
+# Each key is a pattern for the text of an error. Its value names what the machine lacks if the pattern matches.
 MISSING = {
     r"No module named '?([\w.]+)": r"the package \1",
     r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": (
@@ -277,19 +289,20 @@ class Child:
     """Answers the judge's requests. A request names a method and its arguments, and the answer is a dict."""
 
     def start(self, device, size, place, who, kind, **of_this_kind):
-        """Sets up what all requests use: the shared memory, and the player for this kind of problem."""
+        """Sets up what all requests use: the slab, and the player for this kind of problem (see judge/players.py)."""
         self.device, self.cuda, self.is_reference = torch.device(device), device.startswith("cuda"), who == "reference"
         self.player = PLAYERS[kind](self.device, self.is_reference, **of_this_kind)
         self.module = sys.modules["judged"] = types.ModuleType("judged")  # all files of this child run in it
-        # calls() computes with this tensor to wake an idle device. On a GPU, the tensor's allocation also creates the
-        # CUDA context, without which the slab cannot be opened.
+        # calls() computes with this tensor to wake the process after a stop. On a GPU, the tensor's allocation also
+        # creates the CUDA context, without which the slab cannot be opened.
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
-        # `before` has the settings before a request. `left` describes settings that a request left changed.
+        # `before` has the settings at the end of the last prepare(), or None if none has come since construct(). `left`
+        # says whether the calls since then have left the gradient mode changed.
         self.before, self.left = None, []
-        # `blocks` is memory from torch's allocator. `in_blocks` holds tensors in these blocks, and `in_slab` holds
-        # tensors in the slab.
+        # `blocks` is memory from torch's allocator. `in_blocks` holds the inputs that lie in these blocks, and
+        # `in_slab` holds the inputs that lie in the slab.
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}
         self.sent = []  # tensors that the judge copies out of this process's memory
         return {"guard": GUARD}
@@ -297,9 +310,9 @@ class Child:
     def operand(self, leaf, shape, offset, slot, copy, dtype):
         """Returns the tensor of an input. It lies in the slab, or in memory from torch's allocator if `offset` is None.
 
-        If a tensor at this place was returned before, the same tensor object is returned again, with a higher version
-        counter. A weight that an optimizer has changed in place also has a higher version. `copy` distinguishes tensor
-        objects that share their memory.
+        If a tensor with this place, shape, dtype, `leaf` and `copy` was returned before, and forget() has not dropped
+        it, the same tensor object is returned again. Its version counter is then higher, as that of a weight is after
+        an optimizer's step. `copy` distinguishes tensor objects that share memory. With `leaf`, it is a Parameter.
         """
         key = leaf, dtype, *shape, copy, slot if offset is None else offset
         kept = self.in_blocks if offset is None else self.in_slab
@@ -317,7 +330,10 @@ class Child:
         return kept[key]
 
     def forget(self, calls):
-        """Drops memory blocks that the inputs of these calls do not use, and the tensors in these blocks."""
+        """Drops memory blocks that the inputs of these calls do not use, and the tensors in these blocks.
+
+        Also drops all tensor objects in the slab if there are more than 64.
+        """
         places = [place for call in calls for place in call["inputs"]]
         used = {(slot, dtype, *shape) for shape, offset, slot, _, dtype in places if offset is None}
         self.blocks = {key: block for key, block in self.blocks.items() if key in used}
@@ -326,12 +342,18 @@ class Child:
             self.in_slab.clear()
 
     def release(self):
-        """Gives back what torch's allocator keeps, if memory is scarce. The judge or the other child can need it."""
+        """Gives back the free memory that torch's allocator keeps on a GPU, if memory is scarce.
+
+        The judge or the other child can need it.
+        """
         if self.cuda and is_scarce(self.device):
             torch.cuda.empty_cache()
 
     def locate(self, X):
-        """Returns where the judge finds a tensor in this process: its place, its offset and its strides."""
+        """Returns where the judge finds a tensor of this process: a place, an offset in bytes, and the strides.
+
+        The place is "shared" for the slab. For other memory it is an IPC handle on a GPU, and an address on a CPU.
+        """
         if not X.numel():
             return [0, 0, list(X.stride())]
         start = self.slab.bytes.data_ptr()
@@ -340,9 +362,9 @@ class Child:
         return [*(self.slab.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())]
 
     def send(self, tensors):
-        """Copies tensors for the judge and returns the dtype, shape and place of each copy.
+        """Copies tensors for the judge, and returns the dtype, the shape and the location of each copy.
 
-        The copies stay in memory until the next tensors are sent.
+        The copies stay in memory until the next call of send() or prepare().
         """
         for X in tensors:
             if X.layout != torch.strided or X.is_quantized or X.is_floating_point() and X.dtype.itemsize == 1:
@@ -351,9 +373,9 @@ class Child:
         return [[name_of(X.dtype), list(X.shape), self.locate(X)] for X in self.sent]
 
     def execute(self, path, text):
-        """Executes a file as KernelBench does, from a temporary copy.
+        """Executes the text of a file by exec(), as KernelBench does.
 
-        Triton and torch.jit.script read the source text of functions from this copy.
+        A temporary copy of the file has the text, because Triton and torch.jit.script read the source of functions.
         """
         copy = os.path.join(tempfile.mkdtemp(), os.path.basename(path))
         Path(copy).write_text(text, encoding="utf-8")
@@ -367,7 +389,7 @@ class Child:
         """
         self.execute(path, text)
         names = vars(self.module)
-        names["Model"] = names[found]  # `found` is the class that --problem asks for
+        names["Model"] = names[found]  # `found` is the class that the reference's child has found
         for name in classes:  # the solution has to define one of these classes itself
             names.pop(name, None)
         return {}
@@ -378,17 +400,19 @@ class Child:
         before = settings(self.cuda)
         self.execute(path, text)
         if self.is_reference:
-            # The judge has already opened this process's memory. From now on, no other process can open it.
+            # The judge has already opened this process's memory. From now on, no process without capabilities can
+            # open it.
             Sandbox.close_memory()
         found = next((name for name in classes if name in vars(self.module)), None)
         self.make = vars(self.module).get(found)
         return {"class": found, "changed": changes(before, settings(self.cuda))}
 
     def construct(self, seed, skeleton=None, tensors=(), state=None):
-        """Constructs the module.
+        """Constructs the module of the file.
 
-        The reference takes the arguments from its own get_init_inputs(). Its answer contains these arguments and the
-        module's tensors. The solution gets the same arguments, and reads their tensors from the slab.
+        The reference takes the arguments from its own get_init_inputs(), if it has this function. Its answer contains
+        the arguments and, except for products, the tensors of the module's state_dict. The solution gets the same
+        arguments. It reads their tensors, and those of `state`, from the slab.
         """
         self.player.settle()
         before = settings(self.cuda)
@@ -426,7 +450,7 @@ class Child:
         return told
 
     def settled(self):
-        """Returns the settings that the last request left changed."""
+        """Returns the settings that the calls since the last prepare() have left changed."""
         changed = self.left + ([] if self.player.seeds_itself else self.generators.changes())
         self.left = []
         self.player.settle()
@@ -435,9 +459,11 @@ class Child:
         return {"changed": changed}
 
     def prepare(self, calls, timed, training, deterministic, inference):
-        """Prepares the next calls. Returns the locations of those inputs that are not in the slab.
+        """Prepares the next calls.
 
-        The method also fills free memory with NaN, so that elements which the solution never writes are detected.
+        Returns the locations of those inputs that are not in the slab, and the settings that earlier calls have left
+        changed. On a GPU, the method also fills free memory with NaN, so that elements which the solution never writes
+        are detected.
         """
         changed = self.settled()["changed"]
         self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
@@ -456,15 +482,16 @@ class Child:
             expected = [each for call in calls for each in call["expected"] or ()]
             sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
             largest = max(sizes, default=0)
-            # The solution may allocate workspaces and small tensors, so blocks of these sizes are filled as well.
+            # The solution may allocate workspaces and small tensors too. So blocks of other sizes are also filled: a
+            # little more than the largest result, powers of two, and twice the largest result if memory allows it.
             sizes += [largest * 9 // 8, *[1 << p for p in range(9, 21)] * 2]
             sizes += [] if is_scarce(self.device) else [2 * largest]
             blocks = [filled((size,)) for size in sizes]
             for segment in torch.cuda.memory_snapshot():
                 blocks += [filled((b["size"],)) for b in segment["blocks"] if b["state"] == "inactive"]
         else:
-            # On a CPU, freed memory often comes back from the system as zeros, so filling it has no effect. Instead,
-            # some requests use torch's deterministic mode, in which torch fills new memory with NaN.
+            # On a CPU, freed memory often comes back from the system as zeros, so filling it has no effect. Instead, a
+            # random half of the untimed requests uses torch's deterministic mode, which fills new memory with NaN.
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)
         self.player.settle()
         self.before = settings(self.cuda)
@@ -489,7 +516,10 @@ class Child:
         return {"calls": [self.point(number, answer) for number, answer in enumerate(self.answers)]}
 
     def part(self, number, answer):
-        """Returns the structure of an answer and its tensors by name, or the error that explains why it has none."""
+        """Returns the outline of an answer and its tensors by name, as the player's parts() does.
+
+        Returns None if the call has raised an error. If parts() raises an error, this error is returned.
+        """
         try:
             return None if isinstance(answer, BaseException) else self.player.parts(number, answer)
         except BaseException as error:
@@ -498,8 +528,7 @@ class Child:
     def point(self, number, answer):
         """Returns where the results of one call lie.
 
-        On a CPU the judge's clock is still running. So this method checks nothing, and inspect() checks the results
-        later.
+        The judge's clock is still running. So this method checks nothing, and inspect() checks the results later.
         """
         kinds = self.requested[number]["expected"]
         try:
@@ -510,7 +539,10 @@ class Child:
             return {}
 
     def inspect(self):
-        """Returns what is wrong with the results of each call. The judge has already read the results."""
+        """Returns what is wrong with the results of each call, or describes the results.
+
+        The judge has already read the solution's results, so nothing can change them now.
+        """
         self.release()
         return {"calls": [self.tell(number, answer) for number, answer in enumerate(self.answers)]}
 
@@ -535,7 +567,8 @@ class Child:
         if named is None:
             return {"none": True}
         kinds = call["expected"]
-        # The judge does not know the names, dtypes and shapes of the results yet, and learns them from the reference.
+        # `kinds` is None if the judge does not know the names, dtypes and shapes of the results yet. It learns them
+        # from the reference's answer.
         if kinds is None:
             kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in named.items()]
         elif outline != call["outline"]:
@@ -562,7 +595,7 @@ class Child:
 
 
 def serve(channel):
-    """Answers each request with one line of JSON, and with an empty line once the GPU has finished the request."""
+    """Answers each request with one line of JSON. An empty line follows when the request is done, also by the GPU."""
     # A shell starts background jobs with SIGINT ignored. Python's default handler is set here, so that the comparison
     # of settings detects a file that ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -590,7 +623,9 @@ def serve(channel):
 ANSWER_BYTES = 16 << 20  # the largest size of one answer, in bytes
 RELAYED_LINES = 200  # the most lines of a child's output that the judge passes on
 STARTING = 300.0  # the time limit in seconds for a child to start, mostly for `import torch`
-LOADING = 10  # the time limit for loading a file, as a multiple of --timeout, since a file may compile code
+# A request may take this many times --timeout if it goes to the reference, or if it may compile code, as loading a file
+# does. The request "times" is short and has no such factor.
+LOADING = 10
 QUIETING = 20.0  # the time limit in seconds for a GPU to become idle
 DOING = {
     "start": "it starts",
@@ -637,7 +672,8 @@ def keep_within(ends_by):
 class Contender(contextlib.ExitStack):
     """The solution or the reference: its file, and the child that runs the file.
 
-    The child is a process group of its own. It is stopped except while it answers a request.
+    The child leads a process group, which contains its descendants. Once the child has started, the whole group is
+    stopped except while the child answers a request.
     """
 
     def __init__(self, who, path, slab, sandbox, text="", ends_by=math.inf):
@@ -669,8 +705,8 @@ class Contender(contextlib.ExitStack):
     def fault(self, what):
         """Returns the exception for a fault of this contender.
 
-        A fault of the solution is Wrong, which convicts it. All other faults say nothing about the solution, and are
-        CannotRun: faults of the reference, and faults before the solution is loaded.
+        The exception is Wrong, which convicts the solution, if the child has begun to load the solution's file. It is
+        CannotRun for the reference, and for the solution's child before that.
         """
         told = f"the {self.who}{what}"
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
@@ -730,8 +766,8 @@ class Contender(contextlib.ExitStack):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
             self.process.pause()
-        # On a CPU the clock runs until the whole group stands still. A child can answer from within a vfork while other
-        # threads still work.
+        # On a CPU the judge's clock runs until the whole group stands still. The answer alone does not prove that: a
+        # process made by vfork can send it while other threads of the child still work.
         if not self.gpu or do != "calls":
             self.stop()
         if "raises" in answer:
@@ -764,7 +800,11 @@ class Contender(contextlib.ExitStack):
             raise Wrong("settings", f"the solution changes them for its caller: {printable(told)}{hint}")
 
     def place_of(self, place, told, dtype):
-        """Returns where an input lies: a tensor in the slab or on a GPU, or an address in the child's memory."""
+        """Returns where an input lies.
+
+        This is a tensor if the judge can access the memory, in the slab or on a GPU. Otherwise it is an address in the
+        child's memory.
+        """
         shape, offset, slot, _, _ = place
         if offset is not None:
             return self.slab.view(dtype, shape, offset)
@@ -818,7 +858,7 @@ class Contender(contextlib.ExitStack):
         """
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        # A result may be a strided part of a larger buffer, up to this limit.
+        # A result may be a strided part of a larger buffer. The limit keeps the judge from reading too much.
         if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
@@ -837,8 +877,11 @@ class Contender(contextlib.ExitStack):
         return torch.as_strided(flat.view(dtype), shape, result[2]).clone(memory_format=torch.contiguous_format)
 
     def spoil(self, result, shape, dtype):
-        """Overwrites a result with NaN after it has been fetched. Integers are overwritten with 1."""
-        # A result whose elements share memory is left as it is.
+        """Overwrites a result with NaN, or with 1 if its dtype has no NaN, after the result has been fetched.
+
+        Then the judge notices if a later call returns this memory without writing it.
+        """
+        # An expanded result is left as it is, because its elements share memory.
         if not math.prod(shape) or min(result[2], default=1) == 0:
             return
         flat, copy = self.region(result, shape, dtype)
@@ -854,18 +897,19 @@ EXAMPLES = 3  # the most failing calls that the table prints for one kind of inp
 # The first results of a call that is made twice are kept for comparison. If a result has more bytes than this number,
 # only its fingerprint is kept.
 MOST_KEPT = 1 << 28
-ALL_MISSING = 20  # judging stops after this many calls if all of them fail because the machine lacks something
+ALL_MISSING = 20  # judging stops after at least this many calls if all fail because the machine lacks something
 
 
 class Report:
-    """Collects the findings about a solution. It prints them at once and keeps them for --json.
+    """Collects what a run finds out, and keeps it for --json.
 
-    Messages about progress go to standard error.
+    check() prints at once, and table() prints the judged calls by kind of input. Progress goes to standard error.
     """
 
     def __init__(self, problem):
         self.problem, self.begun = problem, time.perf_counter()
-        # `rows` has one entry per judged call. `checks` has one per other check. `timings` has one per timed mode.
+        # `rows` has one entry per call that Judgement.values() judges, and one for a simpler call that fails. `checks`
+        # has one entry per call of check(). `timings` has one entry per timed mode.
         self.rows, self.checks, self.timings = [], [], {}
         self.findings = {}  # the first finding of each kind, by name
 
@@ -939,9 +983,11 @@ class Run:
         self.requests.quiet = self.requests.probe()
 
     def new_slab(self):
-        """Allocates a slab for the calls of one request, as far as memory allows.
+        """Allocates a slab for the calls of one request.
 
-        The slab has room for at least one of the largest calls, including its dC.
+        It has room for MOST_CALLS timed calls, as far as 2 GiB on a CPU or a tenth of a GPU's free memory allow. One of
+        the largest calls always fits: of a product with dC, or of `any` with inputs in float64. For `any`, the tensors
+        that construct() reads fit as well.
         """
         one, least = self.problem.slab_bytes()
         most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
@@ -969,13 +1015,14 @@ class Draws:
     def places_of(self, tensors, slab_alone=False):
         """Chooses where the child finds each tensor: [shape, offset, slot, copy, dtype].
 
-        `offset` is the place in the slab, or None for memory from the child's torch allocator. `slot` numbers the
-        memory, and `copy` distinguishes tensors that share it. A random half of the tensors lies in the slab, or all
-        of them with `slab_alone`.
+        `offset` is the place in the slab in bytes, or None for memory from the child's torch allocator. Each tensor
+        lies in the slab with probability 1/2, or certainly with `slab_alone`. `slot` is the tensor's index in
+        `tensors`, and identifies memory from the allocator. If lay_out() gives two operands the same memory, they are
+        one tensor object if their `copy` is the same, and two objects otherwise.
         """
         laid = list(range(len(tensors)))
-        # A user's loop puts its inputs at the same places in each iteration. So about half of the requests keep the
-        # order of the inputs in the slab, and the other requests shuffle it.
+        # A user's loop often has its inputs at the same addresses in each iteration. So about half of the requests lay
+        # the inputs out in order, and the other requests lay them out in random order.
         if self.random.random() < 0.5:
             self.random.shuffle(laid)
         sizes = (room(tensors[n].dtype, tensors[n].shape) for n in laid)
@@ -984,9 +1031,9 @@ class Draws:
         return [[list(X.shape), chosen[n], n, 0, name_of(X.dtype)] for n, X in enumerate(tensors)]
 
     def groups(self, calls):
-        """Yields the calls of each request: a random number of calls of one kind.
+        """Yields the calls of each request. They have the same key, and their number is at most 1, 4 or 8, at random.
 
-        Several calls fill at most half of the slab, because the data derived from them needs room as well.
+        Several calls fill at most half of the slab's size. This limits the memory for their results and truths, too.
         """
         key_of, most_bytes = self.run.problem.key, self.run.slab.size // 2
         for key in dict.fromkeys(map(key_of, calls)):
@@ -1002,7 +1049,8 @@ class Draws:
     def in_pieces(self, calls):
         """Yields calls in groups of at most 8, which fill at most a quarter of the slab's size.
 
-        The data derived from the calls needs the rest of the room. A single large call forms a group of its own.
+        The inputs may have been converted to float64 (see Anything.perturbed()), which takes up to four times the
+        bytes. A single large call forms a group of its own.
         """
         while calls:
             number = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes)))
@@ -1025,9 +1073,9 @@ class Requests:
         return sorted(timeit.repeat(lambda: (self.run.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
 
     def wait_for_a_quiet_gpu(self):
-        """Waits until the GPU is idle.
+        """Waits until the GPU is idle, before calls are requested from the solution.
 
-        A solution that leaves work running would slow the reference down, or compute before the clock starts.
+        Otherwise work that the solution has left running could compute results before the clock starts.
         """
         deadline = time.perf_counter() + QUIETING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
@@ -1036,9 +1084,10 @@ class Requests:
                 raise CannotRun(f"{device} is at work while no call is answered: by the solution, or by others")
 
     def send(self, contender, calls, expected=0.0, timed=False, inference=False):
-        """Requests calls of one kind. Returns the results, or what is wrong with them, and the seconds they took.
+        """Requests calls with the same key. Returns a list with one entry per call, and the seconds that they took.
 
-        `expected` is the time in seconds that the reference takes. It is added to the time limit.
+        An entry is a dict of results by name, a text that says what is wrong, or None if there is no result in float64.
+        `expected` is added to the time limit. It is usually the time in seconds that the reference takes.
         """
         run = self.run
         keep_within(run.ends_by)
@@ -1064,7 +1113,7 @@ class Requests:
         said, results, took = self.time(contender, calls, described, limit)
         self.inspect(contender, calls, described, said, results, limit)
         most = 2 * (len(tensors) + sum(len(each) for each in results.values() if isinstance(each, dict)))
-        # Opened allocations are kept while they are few, because later results may lie in them again.
+        # A few opened allocations are kept, because later results may lie in them again.
         if run.cuda and len(contender.gpu.opened) > most:
             contender.gpu.close()
         for n, (call, given, places) in enumerate(zip(calls, operands, inputs, strict=True)):
@@ -1074,7 +1123,7 @@ class Requests:
         return [results[n] for n in range(len(calls))], took
 
     def lay_out(self, calls, operands, is_reference):
-        """Chooses the place of each operand of each call. Two operands of a call may share one place."""
+        """Chooses the place of each input of each call. If alias_for() returns an alias, two operands share memory."""
         places = iter(self.run.draws.places_of([X for each in operands for X in each]))
         inputs = [list(itertools.islice(places, len(each))) for each in operands]
         for call, each in zip(calls, inputs, strict=True):
@@ -1083,7 +1132,10 @@ class Requests:
         return inputs
 
     def write(self, contender, tensors, places, told):
-        """Writes inputs to their places in a stopped contender. The slab holds NaN behind the inputs."""
+        """Writes inputs to their places while the contender is stopped.
+
+        The used part of the slab, and 512 bytes behind it, hold NaN wherever no input lies.
+        """
         used = sum(room(X.dtype, X.shape) for X in tensors)
         contender.slab.bytes[: used + 512].fill_(255)
         for X, place in zip(tensors, places, strict=True):
@@ -1093,7 +1145,7 @@ class Requests:
         """Makes the child run the calls.
 
         Returns what the child says about the places of the results, a dict of the results by call number, and the time
-        in seconds.
+        in seconds by the judge's clock.
         """
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
@@ -1112,7 +1164,8 @@ class Requests:
     def take(self, contender, call, kinds, said, spoils=False):
         """Reads the results of one call from the child's memory. Returns a string if they cannot be read.
 
-        With `spoils` it overwrites the results with NaN instead of reading them.
+        With `spoils` it overwrites the results with NaN instead of reading them. It leaves the results in `aliases` as
+        they are, because they may lie in an input or in the module.
         """
         try:
             found, kinds = {}, kinds or []
@@ -1122,7 +1175,7 @@ class Requests:
             for (name, dtype, shape), place in zip(kinds, places, strict=True):
                 if not spoils:
                     found[name] = contender.fetch(place, shape, getattr(torch, dtype))
-                elif name not in call.aliases:  # a result in `aliases` is also an input, and is left as it is
+                elif name not in call.aliases:
                     contender.spoil(place, shape, getattr(torch, dtype))
             return found
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
@@ -1160,7 +1213,10 @@ class Requests:
                 results[n] = spoiled if isinstance(spoiled, str) else results[n]
 
     def changed_input(self, contender, call, operands, places, told):
-        """Returns what is wrong with the last input that the call has changed, or an empty string."""
+        """Returns what is wrong with the inputs after a call, or an empty string.
+
+        If several inputs are wrong, the last one is reported.
+        """
         wrong = ""
         for number, (X, place) in enumerate(zip(operands, places, strict=True)):
             before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
@@ -1179,13 +1235,14 @@ class Judgement:
         self.run = run
         # `first_results` has the first results of the calls that are made twice. `made_twice` counts the second calls.
         self.first_results, self.made_twice = {}, 0
-        # What the machine lacked in each call, as long as every call so far has failed for such a reason.
+        # `missing` names what the machine lacked in each call, as long as every call has failed for such a reason.
         self.missing = []
 
     def examine(self, call, results, reference=None):
-        """Returns what is wrong with a call's results, and records the errors in call.row.
+        """Returns what is wrong with a call's results or None, and records the errors in call.row.
 
-        If the error exceeds the bound, it requests the reference's results, whose error may raise the bound.
+        The error of the reference may raise the bound. If the reference's results are not given, they are requested:
+        for `any` at once, and for a product only when an error exceeds the smallest bound.
         """
         run, problem = self.run, self.run.problem
         keep_within(run.ends_by)
@@ -1215,7 +1272,7 @@ class Judgement:
         return problem.criterion(call, results, reference)
 
     def values(self):
-        """Judges all calls of the problem that are not timed."""
+        """Judges the calls of calls_to_judge(). Timed calls and calls in inference_mode come later."""
         run, problem, report = self.run, self.run.problem, self.run.report
         calls = problem.calls_to_judge()
         self.repeated = {call for call, times in collections.Counter(calls).items() if times > 1}
@@ -1263,7 +1320,10 @@ class Judgement:
                 report.findings.setdefault(f"{call.row_name} inputs", f"{call.label}: {wrong}")
 
     def other_bits(self, call, results):
-        """Returns what is wrong if an earlier call with the same inputs had other results."""
+        """Compares the bits of a call's results with those of an earlier call with the same inputs.
+
+        Returns what is wrong, or None. The results of the first call are stored.
+        """
         kept = {name: fingerprint(X) if X.nbytes > MOST_KEPT else X for name, X in results.items()}
         first = self.first_results.setdefault(call, kept)
         self.made_twice += first is not kept
@@ -1275,9 +1335,9 @@ class Judgement:
         return wrong
 
     def find_the_simplest_failure(self):
-        """Looks for a simple call that fails, and puts it first in the report.
+        """If calls have failed, looks for a simpler call that fails too, and puts it first among the findings.
 
-        If there is none, the simplest failure found so far comes first.
+        If no simple call fails, the simplest failure found so far comes first.
         """
         run, report = self.run, self.run.report
         wrong = [row for row in report.rows if row["detail"]]
@@ -1297,7 +1357,7 @@ class Judgement:
         report.findings = {name: detail} | others
 
     def inference_mode(self):
-        """Judges calls in inference_mode, after all other calls.
+        """Judges a product's calls in inference_mode, after all other calls.
 
         A module may keep tensors from such a call, and autograd refuses these tensors in a later call.
         """
@@ -1318,21 +1378,24 @@ class Judgement:
 TIMED = {"forward": "forward", "gradients": "forward + backward"}
 ROUNDS = 4  # the number of timed requests to each contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # the target for a timed request, long compared with its overhead
-LONGEST = 2.0  # a solution slower than the reference gets fewer calls once its request would take this many seconds
-CHECK_SECONDS = 12.0  # the most seconds for comparing timed calls with the truth, for one row of the table
+# A solution that is slower than the reference gets about as many calls per request as the reference. It gets fewer if
+# the request would take more than this many seconds, but no fewer than --trials needs.
+LONGEST = 2.0
+# The target in seconds for comparing all timed results of a mode with the truth, without warm-up and decoy requests.
+CHECK_SECONDS = 12.0
 MOST_CALLS = {"cuda": 256, "cpu": 512}  # the most calls in one request
 # The relative difference that is allowed between the child's clock and the judge's. The first number is added to the
-# reference's noise, and the second number limits the sum.
+# difference that requests to the reference show. The second number limits the sum.
 TOLERANCE = (0.02, 0.07)
 
 
-TOO_NOISY = 1.5  # a timing is unusable if the reference takes this many times as long as when it is undisturbed
+TOO_NOISY = 1.5  # no ratio is certified if the reference takes more than this many times as long as at its best
 
 
 def ratio(timing):
     """Returns the ratio in words, or the reason why there is none.
 
-    There is none where even a copy of the reference would not get a ratio of 1.
+    There is none if the reference's own times differ so much that even a copy of it would not get a ratio of 1.
     """
     if timing["noisy"]:
         return "too noisy to time: other processes are using the processor"
@@ -1348,7 +1411,10 @@ def ratio(timing):
 
 
 class Stopwatch:
-    """Times contenders in one mode at the size that the verdict names, with fresh uniform inputs in every call."""
+    """Times contenders in one mode at the size that the verdict names.
+
+    The inputs of each call are drawn anew: uniform ones for a product, and those of get_inputs() for `any`.
+    """
 
     # On a CPU each call adds this many seconds of overhead to its request. In this time the child locates the result.
     besides_a_call = 0.0
@@ -1357,12 +1423,12 @@ class Stopwatch:
         """Times the reference before any line of the solution has run, so the solution cannot slow it down."""
         run.report.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
-        # request() makes at least 3/4 of this number of calls, unless self.most is smaller. So ROUNDS requests make at
-        # least --trials calls.
+        # request() makes at least 3/4 of this number of calls, so that ROUNDS requests make at least --trials calls.
+        # They make fewer if self.most is smaller.
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))
         sample = run.problem.sample(mode)
-        # Time limits of later requests allow this many seconds per call. The first call is the slowest one, so that is
-        # enough.
+        # The time limits of later requests allow as many seconds per call as the first call takes. That is enough,
+        # because the first call is usually the slowest one.
         (results,), self.reference_seconds = run.requests.send(run.reference, [sample], timed=True)
 
         def examine():
@@ -1371,10 +1437,11 @@ class Stopwatch:
 
         examined = min(timeit.repeat(examine, number=1, repeat=2))
         made = sum(X.nbytes for X in results.values())
-        self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves
+        self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves at least
         most = min(MOST_CALLS[run.device.type], int(CHECK_SECONDS / ROUNDS / examined))
         most = min(most, run.slab.size // max(1, sample.nbytes))
-        # `peak` is the memory bandwidth in bytes per second. `cache` is the number of bytes that the L2 cache can hold.
+        # `peak` is the GPU's memory bandwidth in bytes per second, and `cache` is the size of its L2 cache in bytes.
+        # On a CPU they stay Inf and 0, so that request() finds no time impossible.
         self.peak, self.cache = math.inf, 0
         # On a GPU, the inputs and results may take 0.6 of the free memory. The judge has a copy of both, and so has the
         # child.
@@ -1398,7 +1465,8 @@ class Stopwatch:
     def measure(self, *contenders, rounds=ROUNDS):
         """Sends requests to the contenders in turns, and returns the timings of each contender's requests.
 
-        Three requests to each contender come first. They warm it up and determine how many calls fit in a request.
+        Three requests to each contender come first. They warm it up and determine how many calls fit in a request. The
+        solution also gets two decoy requests, whose timings are not returned.
         """
         run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
         decoys = {kind: run.random.randrange(rounds) for kind in ("open", "hidden")}
@@ -1414,9 +1482,10 @@ class Stopwatch:
         """Sends one timed request, and examines the results if the solution computed them.
 
         Returns the number of calls, the seconds by the judge's clock, and a list with the microseconds of each call by
-        the child's clock. A decoy request contains other inputs too, as Products.timed_calls() explains.
+        the child's clock. The list is empty if the child's answer is invalid. A decoy request contains other inputs
+        too, as Products.timed_calls() explains.
         """
-        run, own = self.run, self.each[contender]  # `own` is the shortest time of a call so far, in seconds
+        run, own = self.run, self.each[contender]  # `own` is the shortest time per call of any request so far, in s
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
@@ -1445,7 +1514,8 @@ class Stopwatch:
     def summary(self, requests):
         """Summarizes requests by both clocks.
 
-        `outside` has each request's time by the judge's clock, minus the request's overhead, divided by its calls.
+        `outside` has each request's time by the judge's clock, minus the request's overhead, divided by its calls. At
+        most half of the time counts as overhead. `inside` has each call's time by the child's clock.
         """
         besides = [min(self.fixed + self.besides_a_call * number, took / 2) for number, took, _ in requests]
         pairs = zip(requests, besides, strict=True)
@@ -1455,11 +1525,11 @@ class Stopwatch:
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
     def settle(self, reference, solution):
-        """Decides which clock counts, and computes the ratio by this clock."""
+        """Decides which clock counts, computes the ratio, and tells whether it is a lower bound or not certified."""
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
         *references, mine = times.values()
-        # Noise is the difference between the clocks in requests to the reference. Requests to the solution are not
-        # used, because the solution could forge its own clock.
+        # `noise` is the difference between the clocks in requests to the reference, in microseconds per request.
+        # Requests to the solution are not used, because the solution could forge its own clock.
         noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / t["requests"] for t in references)
         tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
         clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
@@ -1468,17 +1538,20 @@ class Stopwatch:
         best = min(t["us"] for t in references)
         # The child's clock counts for the reference in any case, because the reference can be trusted.
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        # A solution counts as slower only if its fast calls take 7 % longer than the reference's slow calls, by both
-        # clocks. A smaller difference may be noise: a copy of a network of many short kernels can get a ratio of 0.5.
+        # A solution counts as slower only if two of its times exceed the reference's slowest time by more than 7 %: the
+        # 10th percentile by the child's clock and the median by the judge's clock. The reference's slowest time, by its
+        # child's clock, is the 90th percentile in turns with the solution or one of the two medians. Medians alone
+        # would not do: a copy of a network of many short kernels can get a ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(mine["inside"]["p10_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         may_be_noise = quiet < mine["us"] / (1 + TOLERANCE[0]) and not slower
         lower_bound = clock == "outside" or quiet < best or may_be_noise
         times |= {"clock": clock, "lower_bound": lower_bound, "tolerance": tolerance}
-        # The reference may take much longer in turns with the solution than at its best. Even a copy of the reference
-        # would not get a ratio of 1 then, so no ratio is certified. Other processes are the cause if the same clock
-        # shows both times: `noisy`. The overhead of requests is the cause if only the judge's clock shows the longer
-        # time: `too_short`.
+        # If the reference's own times differ by more than the factor TOO_NOISY, no ratio is certified, because even a
+        # copy of the reference would not get a ratio of 1. `noisy` means that other processes are the cause, because
+        # times by the same clock differ. These are the reference's times in turns and at its best by the child's clock
+        # or, if the judge's clock counts, its times in turns and alone. `too_short` means that the overhead of requests
+        # is the cause, because only the judge's clock shows a long time in turns.
         outside = [t["outside_us"] for t in references]
         disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
         times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)
@@ -1489,7 +1562,7 @@ class Stopwatch:
         run, what = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {what}")
         times = run.report.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
-        # A solution that knew the seed could have prepared its results.
+        # With --seed there is no ratio either, because a solution that knew the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
         told = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
@@ -1520,9 +1593,9 @@ def number(kind, least, most):
 
 
 def device_name(text):
-    """Returns the name that --device has. Raises an error that says why, if the name is a GPU but torch sees none.
+    """Returns the value of --device. If it names a GPU but torch sees none, raises an error that tells why.
 
-    The `choices` of the argument reject all other bad names.
+    The argument's `choices` reject all other bad values.
     """
     if text.startswith("cuda") and not torch.cuda.is_available():
         why = "" if torch.version.cuda else f", since torch {torch.__version__} is built without CUDA"
@@ -1540,9 +1613,9 @@ def parse(argv):
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     told = "the file to compare with and to time against (default: reference_model.py)"
     add("--reference", metavar="FILE", help=told)
-    told = "the size that is timed; sizes up to twice it are judged; for transposed_a it is K, the largest size"
+    told = "the size that is timed; sizes up to twice as large are judged; for transposed_a, K, the largest judged size"
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help=told)
-    add("--one-size", action="store_true", help="judge --size alone, of one product: for a file that computes no other")
+    add("--one-size", action="store_true", help="judge only the size that is timed, for a file that computes no other")
     told = "any: replaces the value of a constant in the reference's file"
     add("--set", metavar="NAME=VALUE", action="append", default=[], help=told)
     add("--dtype", choices=list(DTYPES), help="default: float32")
@@ -1555,16 +1628,16 @@ def parse(argv):
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=told)
     told = "seconds that a request may take longer than the reference (60); loading a file may take ten times that"
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help=told)
-    told = "calls that are timed at least, as far as 4 requests hold them (default: 30, on a CPU 8)"
+    told = "least number of timed calls, as far as 4 requests can hold them (default: 30, on a CPU 8)"
     add("--trials", metavar="T", type=number(int, 1, 10**5), help=told)
     told = "seconds that a whole run may take (3600); a longer run ends with status 2"
     add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help=told)
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--gradients", action="store_true", help="any: judge gradients too, which KernelBench does not ask for")
-    told = "judge batches too (default: where no --solution is given)"
+    told = "judge batches too (default: only if no --solution is given)"
     add("--batches", action=argparse.BooleanOptionalAction, help=told)
-    add("--json", metavar="FILE", help="record everything there")
+    add("--json", metavar="FILE", help="write the record of the run to this file")
     options = parser.parse_args(argv)
     options.problem = options.problem or ("any" if options.reference else "lower")
     options.reference = options.reference or home("reference_model.py")
@@ -1673,7 +1746,10 @@ def judge(run, texts):
 
 
 def read_texts(options):
-    """Returns the texts of the solution and of the reference. --set has already changed the reference's constants."""
+    """Returns the texts of the solution and of the reference, and stores the reference's constants in the options.
+
+    In the reference's text, the constants already have the values that --set gives them.
+    """
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
@@ -1691,8 +1767,8 @@ def read_texts(options):
 def examine_the_path_of_the_record(name):
     """Refuses a bad --json before the long work.
 
-    Without this check, root could overwrite a device with the record. A user who forgets the name could overwrite the
-    solution's file, because that file then follows the option.
+    Without this check, root could overwrite a device with the record. A user who forgets the record's name could
+    overwrite the solution's file, as in `--json theirs.py`.
     """
     path = Path(name)
     if name.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
@@ -1763,7 +1839,7 @@ def referee(options):
 
 
 def sentence(run, calls):
-    """Returns the verdict in one sentence, for a reader of the last line alone."""
+    """Returns the verdict, which is the last line of the output, for readers who read no other line."""
     name, findings = printable(os.path.basename(run.options.solution)), run.report.findings
     for what, detail in findings.items():
         told = f"WRONG: {name} is convicted in {setting(run)}. {what}: {detail}"
@@ -1792,7 +1868,7 @@ def sentence(run, calls):
 
 def main(argv=None):
     """Runs the judge and returns the exit status. `argv` defaults to sys.argv[1:]."""
-    # Some allocator settings produce memory that other processes cannot open.
+    # With some settings of torch's allocator, such as expandable segments, other processes cannot open its memory.
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         os.environ.pop(name, None)
     try:
