@@ -254,6 +254,15 @@ def test_float16_accumulators_count_as_a_setting():
     assert settings.products() == before
 
 
+@pytest.mark.parametrize("shape", [(128, 128), (127, 127), (1, 1), (0, 5), (64,)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.complex128, torch.bool])
+def test_each_input_in_the_slab_has_room_behind_it(dtype, shape):
+    """The room is for NaN, also between inputs whose sizes are multiples of 512 bytes."""
+    taken, size = problems.room(dtype, shape), math.prod(shape) * dtype.itemsize
+    assert taken % 512 == 0 and dtype.itemsize <= taken - size <= 512
+    assert problems.room(dtype, shape, (3, 3)) == taken + problems.room(dtype, (3, 3))
+
+
 def test_what_a_variant_leaves_is_none_of_its_kind():
     labels = torch.randint(0, 2, (50,)).float()
     assert generic.vary(generic.VARIANTS["signs"], [labels, torch.arange(3)], 1, CPU) is None
