@@ -65,8 +65,8 @@ if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
 
 from judge.sandbox import EXHAUSTED, LEFT_OPEN, Sandbox  # noqa: E402
 
-# With --child, this process is a child of the judge: it runs the reference or the solution (see section 2). It gives up
-# the rights that no solution needs before it imports torch, while it has a single thread. The kernel restricts each
+# With --child, this process is a child of the judge: it runs the reference or the solution (see section 2). Before it
+# imports torch, while it has a single thread, it gives up the rights that no solution needs. The kernel restricts each
 # thread separately, and later threads inherit the restrictions.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
 GUARD = Sandbox.enter(CHILD["sandbox"]) if CHILD else {}
@@ -623,8 +623,9 @@ def serve(channel):
 ANSWER_BYTES = 16 << 20  # the largest size of one answer, in bytes
 RELAYED_LINES = 200  # the most lines of a child's output that the judge passes on
 STARTING = 300.0  # the time limit in seconds for a child to start, mostly for `import torch`
-# A request may take this many times --timeout if it goes to the reference, or if it may compile code, as loading a file
-# does. The request "times" is short and has no such factor.
+# Requests to the reference, and the loading and constructing of a solution, may take this many times --timeout. A
+# solution's calls have no such factor, even if the first one compiles code. In inference_mode they get this many times
+# --timeout in addition. Reading the child's clock has no such factor either.
 LOADING = 10
 QUIETING = 20.0  # the time limit in seconds for a GPU to become idle
 DOING = {
@@ -1423,8 +1424,9 @@ class Stopwatch:
         """Times the reference before any line of the solution has run, so the solution cannot slow it down."""
         run.report.progress(f"timing the reference, {mode}")
         self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
-        # request() makes at least 3/4 of this number of calls, so that ROUNDS requests make at least --trials calls.
-        # They make fewer if self.most is smaller.
+        # request() draws its number of calls between 3/4 of a maximum and this maximum. If the maximum is at least
+        # self.least, ROUNDS requests make at least --trials calls. They may make fewer if self.most, which is set
+        # below, is less than self.least.
         self.least = -(-run.options.trials * 4 // (3 * ROUNDS))
         sample = run.problem.sample(mode)
         # The time limits of later requests allow as many seconds per call as the first call takes. That is enough,
@@ -1525,7 +1527,10 @@ class Stopwatch:
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
     def settle(self, reference, solution):
-        """Decides which clock counts, computes the ratio, and tells whether it is a lower bound or not certified."""
+        """Chooses the clock that counts, and computes the ratio of the times.
+
+        The answer also tells whether the ratio is only a lower bound, and whether the times are too bad for a ratio.
+        """
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
         *references, mine = times.values()
         # `noise` is the difference between the clocks in requests to the reference, in microseconds per request.

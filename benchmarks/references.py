@@ -101,7 +101,7 @@ def describe(device, paths):
         print(found, flush=True)
 
 
-# ---- The series ------------------------------------------------------------------------------------------------------
+# ---- In the main process: a series of judges, one for each reference --------------------------------------------------
 
 
 def problems(folder, every, only):

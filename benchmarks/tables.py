@@ -32,8 +32,9 @@ class TableError(Exception):
 
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
-# A side counts as disturbed if its median exceeds its 10th percentile by this factor. `undisturbed` in judge/measures.py uses the same
-# factor. The factor is repeated here, because that file imports torch, which this script does not need.
+# A row has sides, which are the calls that were timed in turns, such as `reference` and `ours`. A side counts as disturbed if its median is
+# more than FAR times its 10th percentile. `undisturbed` in judge/measures.py uses the same factor. It is repeated here, because that file
+# imports torch, which this script does not need.
 FAR = 1.25
 
 
@@ -85,7 +86,8 @@ class Row(dict):
 
     @property
     def label(self):
-        """Returns a text that identifies a product of a machine: its size, and every setting that is not the default."""
+        """Returns a text that identifies the product among those of one machine and one path: its size and, where they are not the default,
+        its name, dtype, problem, inputs and TF32."""
         problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
         named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
         return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients

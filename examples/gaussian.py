@@ -89,8 +89,8 @@ def main(arguments=None):
         mine, its = (milliseconds(call, given.device) for call in (ours, its))
         print(f"{name:<18} {mine:>10.3f} {its:>10.3f} {its / mine:>7.2f}x {difference:>11.1e}")
         different = max(different, difference)
-    # rsample copies L for each sample, and multiplies each copy by one column. Because of these copies its time is not in the table, but
-    # printed below it.
+    # rsample copies L for each sample, and multiplies each copy by one column. Because of these copies its time is not in the table. It is
+    # printed below the table, if the copies are not too large.
     copies, shape = given.samples * L.nbytes, torch.Size([given.samples])
     if copies <= LARGEST_COPY:
         drawn, rsample = (

@@ -124,8 +124,8 @@ def filter_program(own, beyond):
         "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
         LIMITS: [first, *caller, refuse],
         "setpriority": [first, (IS_EQUAL, 1, 0, os.PRIO_PROCESS), refuse, second, *caller, refuse],
-        # With OMP_PROC_BIND, OpenMP pins its threads by their ids, and ends the process if a call fails. So calls that
-        # name any other id do nothing and report success.
+        # A call that names an id other than 0 and this process's own does nothing and reports success. It is not
+        # refused, because OpenMP with OMP_PROC_BIND pins its threads by their ids, and ends the process if that fails.
         "sched_setaffinity": [first, *caller, in_vain],
         "fcntl": [*unless(second, *SIGNALLING_COMMANDS), allow],
         "ioctl": [*unless(second, FIOSETOWN, SIOCSPGRP, *TERMINAL_REQUESTS), allow],
@@ -221,7 +221,8 @@ def settle_in(folder, builds):
     os.makedirs(builds, exist_ok=True)
     for name in CACHES.split():
         os.environ.pop(name, None)
-    # HOME changes below. With this variable, a Python that starts later still finds the user's installed packages.
+    # HOME changes below, and Python finds the user's packages by HOME. PYTHONUSERBASE keeps their folder, so that a
+    # Python that starts later still finds them.
     os.environ["PYTHONUSERBASE"] = site.getuserbase()
     # The GPU's driver has its cache in ~/.nv. The judge executes what lies there, so a solution must not write there.
     # Its cache lies in the temporary folder instead.

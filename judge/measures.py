@@ -454,7 +454,7 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """Returns two bounds for the error of each element, divided by its magnitude.
+    """Returns two bounds for the error of each element, as multiples of the element's magnitude |X| |Y| (see Truth).
 
     Any solution may reach the first bound. The errors of an inaccurate reference raise it, up to the second bound.
     docs/judge.md explains both.

@@ -110,8 +110,8 @@ class ProductPlayer:
             C = self.model(*operands)
             is_plain = type(C) is torch.Tensor and C.layout == torch.strided
             if is_plain and not is_leaf_with_gradient(C) and number % 2 == 0 and not self.timed:
-                # From here on, only a view of the result is kept, as after C.view(...). The tensor object that the
-                # module returned is dropped.
+                # From here on, only a view of the result is kept, as after C.view(...). A module that uses a result's
+                # memory again, once the tensor that it returned is gone, then overwrites what the view shows.
                 with torch.set_grad_enabled(C.requires_grad):
                     C = C[...]
         return (C,)

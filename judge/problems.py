@@ -660,7 +660,7 @@ class Anything:
     def player(self):
         return {"kind": "any"}
 
-    # ---- Questions to the reference. ----
+    # ---- Constructing the modules, and asking the reference. ----
 
     def draw(self, seed):
         """Returns the skeleton and the tensors that get_inputs() returns after seeding."""

@@ -40,7 +40,8 @@ LEFT_OPEN = {  # the keys are protections, and a value says what a process can d
 
 # ==== 1. Builds ====
 
-# The build folders of the last 8 files are kept, and older ones for a day. At most 8 builds are copied for one file.
+# Each judged file that builds extensions has a folder for its builds. The 8 folders that were used last are kept, and
+# older ones for a day after their last use. At most 8 builds that exist elsewhere are copied into one folder.
 KEPT_BUILDS = 8
 DAY = 86400.0  # in seconds
 

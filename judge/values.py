@@ -81,7 +81,7 @@ def join(skeleton, tensors):
 
 
 def outline(skeleton):
-    """Returns the structure of a skeleton as a text, by which structures are compared, and which messages show.
+    """Returns the structure of a skeleton as a text. Structures are compared by this text, and messages show it.
 
     Lists look like tuples, and the order of a dict's keys does not matter: a solution may differ from the reference in
     these.

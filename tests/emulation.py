@@ -232,7 +232,8 @@ struct Block {
   int left = 0;      // the number of threads that have not ended; once it is 0, other CTAs must not access this shared memory
   int written = 0;   // the number of threads that have written to shared memory and passed no fence since
 };
-// A function object that is called later. It is stored in the array `takes`, because std::function would allocate memory for it.
+// Holds a lambda that is called later. The captures of the lambda are copied into the array `takes`, so that no memory is allocated.
+// std::function allocates memory for captures of more than 16 bytes.
 template <typename Result, int kBytes>
 struct Later {
   Result (*call)(const void*) = nullptr;
@@ -257,7 +258,7 @@ struct Thread {
   std::vector<Later<void, 88>> products;   // wgmma products that have not been computed
   std::vector<size_t> batches;             // for each commit group, the index in `products` after the group's last one
   int met = 0;                             // how often the thread has arrived at the cluster's barrier
-  bool written = false;                    // see Block::written
+  bool written = false;   // whether the thread has written to shared memory and passed no fence since; Block::written counts these threads
 };
 struct Cluster {
   int number, size, came = 0;
@@ -269,7 +270,7 @@ Context all_are_done;
 // late: copies are done as late as the kernel allows; products_late: wgmma products are computed as late as the kernel allows
 bool late, products_late;
 int behind = -1;   // the warp of each CTA that goes on only when no other thread can; -1: none
-bool all_finite;   // the test expects that all elements and all sums are finite
+bool all_finite;   // the test expects that all elements inside the masks and all sums are finite
 // The bulk copies and tensor-map copies that have not arrived. It is empty unless `late` is true. One copy arrives whenever no thread can
 // go on.
 std::vector<std::function<void()>> engine;
@@ -321,9 +322,9 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
   meet(meeting, threads);
   return meeting.any;
 }
-// In the kernels of 64 x 64 tiles, the threads vote here on whether to sum again. If everything is finite, a vote for a second sum fails
-// the program, because a second sum could hide a wrong product. pack_blocks votes here on other questions. It runs only in programs that
-// leave all_finite false.
+// In the split-tf32 and the mma kernel, the threads vote here on whether to sum a tile again, because a sum is not finite. If all_finite is
+// set, such a vote fails the program, because a second sum could hide a wrong product. pack_blocks votes here on other questions. Programs
+// that run pack_blocks leave all_finite false.
 int votes = 0;
 int __syncthreads_or(int vote) {
   const bool any = meet_or(current->block->meeting, block_threads, vote);
@@ -601,7 +602,7 @@ inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-int multiplying = 0;   // the number of the call of multiply() that is computing products, counted from 1; 0 if no call is
+int multiplying = 0;   // calls of multiply() are numbered from 1; this is the number of the call that computes products now, or 0
 
 // Computes the products of a warp, except for the last `pending` groups. The last lane that arrives computes the products of all lanes, one
 // after the other. Shared memory does not change in this time, so numbers_of may reuse what it has converted.
@@ -795,7 +796,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
     if (!other) continue;
     std::memcpy(found.bytes[span], bytes, kSpan);
     for (int u = 0; u < kSpan; u += 2) {
-      const uint32_t place = swizzled_address(at + u) - begin;   // where the element would lie in the operand without the swizzle
+      const uint32_t place = swizzled_address(at + u) - begin;   // the element's byte offset in its span, without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
       found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
     }

@@ -306,12 +306,11 @@ def dense_error(X, Y, contraction, structure, exact, magnitude):
 
 
 def bound_for(X, Y, contraction, structure, exact, magnitude):
-    """Returns the error that each element may have, by the judge's bounds.
+    """Returns the largest error that each element may have: elementwise_bound of judge/measures.py, with two exceptions.
 
-    In float32 the error may also be twice the worst error of torch's dense product, up to the judge's second bound. If
-    |X| |Y| is too small for a normal float32, the second bound does not apply. In float64 the error may be half of
-    elementwise_bound, which allows for the errors of two sums. Here the result is the only sum with errors, because
-    `truth` is exact.
+    In float32 the bound is raised to twice the worst error of torch's dense product relative to |X| |Y|, but at most to the second bound
+    that allowed() of judge/measures.py returns. This limit does not apply where |X| |Y| is too small for a normal float32. In float64 half
+    of elementwise_bound is used. It allows for the errors of two sums, and here only the result has errors, because `truth` is exact.
     """
     terms = X.shape[-2] if contraction == TN else X.shape[-1]
     bound = elementwise_bound(X.dtype, terms, exact, magnitude)
@@ -398,10 +397,11 @@ def assert_bitwise(C, expected, what="C"):
 
 
 def expected_with_specials(X, Y, contraction, structure):
-    """Returns the product in float64, and |X| |Y|. The product has NaN and Inf where the sum over the existing terms has them.
+    """Returns the product in float64, and |X| |Y|. The product has NaN and Inf where the sum of the terms inside the masks has.
 
-    Some k have a NaN or Inf in column k of X or in row k of Y. Each of these k is added by itself, and only to the elements whose sum has
-    this k. One matrix product, with zeros for unread elements, adds all other k. That takes a hundredth of the time of adding them singly.
+    From here on, X is M x K and Y is K x N. If column k of X or row k of Y has a NaN or Inf, the outer product of the two is added by
+    itself, and only to elements for which both factors lie inside their masks. One matrix product, with zeros for unread elements, adds
+    all other k. That takes a hundredth of the time of adding every k by itself.
     """
     *of, c = masks(structure)
     has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), of, strict=True))

@@ -87,10 +87,10 @@ HALF_TWICE = ((1801, 72), (2041, 72), (2297, 72))
 MMA_SIZES = (136, 200)
 HOPPER_SIZE = 1300  # tiles are split along k, and no block divides the edge of the matrix
 
-# These products have masks that FAMILY does not have. There is one product for each kind that a kernel treats differently. Kinds differ in
-# the order of tiles, in what is masked, and in what is written above the diagonal of C. The contractions differ only in the layouts of
-# operands, which FAMILY covers. The comments on the two symmetric products do not apply to small products in 16-bit types: these are
-# computed as if C had no mask.
+# These products have masks that FAMILY does not have. There is one product for each combination of masks that a kernel treats differently,
+# in the order of tiles, in what is masked, or in what is written above the diagonal of C. Products that differ from these only in the
+# contraction (NN, NT or TN) are left out: a contraction changes only the layouts of operands, which FAMILY covers. The comments on X X^T
+# and L L^T do not apply to small 16-bit products, which the kernels compute as if C had no mask.
 OTHERS = (
     "L X",  # X has a mask, and tiles are ordered by rows
     "X L",  # Y has a mask, and tiles are ordered by columns
