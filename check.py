@@ -1517,13 +1517,16 @@ class Stopwatch:
         """Summarizes requests by both clocks.
 
         `outside` has each request's time by the judge's clock, minus the request's overhead, divided by its calls. At
-        most half of the time counts as overhead. `inside` has each call's time by the child's clock.
+        most half of the time counts as overhead. `inside` has each call's time by the child's clock. `each` keeps both
+        for every request, for readers of --json.
         """
         besides = [min(self.fixed + self.besides_a_call * number, took / 2) for number, took, _ in requests]
         pairs = zip(requests, besides, strict=True)
-        outside = spread([(took - rest) / number * 1e6 for (number, took, _), rest in pairs])
-        inside = spread([us for _, _, each in requests for us in each] or [0.0])
+        outsides = [(took - rest) / number * 1e6 for (number, took, _), rest in pairs]
+        outside, inside = spread(outsides), spread([us for _, _, each in requests for us in each] or [0.0])
         told = {"outside_us": outside["median_us"], "inside_us": inside["median_us"], "inside": inside}
+        insides = [[round(us, 2) for us in each] for _, _, each in requests]
+        told["each"] = [{"outside_us": a, "inside_us": b} for a, b in zip(outsides, insides, strict=True)]
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
     def settle(self, reference, solution):

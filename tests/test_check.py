@@ -973,6 +973,9 @@ def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
         for who in ("alone", "reference", "solution"):
             inside = times[who]["inside"]
             assert 0 < inside["p10_us"] <= inside["median_us"] <= inside["p90_us"] and times[who]["outside_us"] > 0
+            each = [request["inside_us"] for request in times[who]["each"]]
+            assert len(each) == times[who]["requests"] and sum(map(len, each)) == times[who]["calls"]
+            assert measures.spread([*itertools.chain(*each)]) == pytest.approx(inside, abs=0.01)
         assert times["ratio"] == pytest.approx(times["reference_us"] / times["solution"]["us"])
         assert times["solution"]["us"] > 2000 and times["ratio"] < 1
         assert (f"{times['ratio']:.2g}x" if times["ratio"] < 0.1 else f"{times['ratio']:.2f}x") in out
