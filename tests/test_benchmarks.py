@@ -240,17 +240,20 @@ def test_a_ratio_that_the_judge_does_not_certify_is_called_too_noisy(tables):
 
 
 def test_the_judge_is_asked_as_the_list_says(suites, stand_in, tmp_path, monkeypatch):
-    """The rows in the order of CHECKS; a verdict against the solution is a failure of its row alone."""
+    """The rows in the order of CHECKS; a verdict against the solution is a failure of its row alone. No row keeps the single calls."""
     monkeypatch.setattr(suites, "CHECKS", [("lower", "float32", "auto", "--tf32"), ("upper", "float16", "mma")])
 
     def run(*command, TRIL_MATMUL_PATH, **rest):
-        verdict = {"verdict": "wrong" if "upper" in command else "ok", "sentence": f"{TRIL_MATMUL_PATH}: {' '.join(command)}"}
+        times = {who: {"us": 2.0, "each": [{"outside_us": 2.0, "inside_us": [2.0]}]} for who in ("alone", "reference", "solution")}
+        verdict = {"verdict": "ok", "sentence": f"{TRIL_MATMUL_PATH}: {' '.join(command)}", "timings": {"forward": times}}
+        verdict |= {"verdict": "wrong", "timings": {}} if "upper" in command else {}  # convicted before anything is timed
         Path(command[command.index("--json") + 1]).write_text(json.dumps(verdict))
 
     monkeypatch.setattr(suites, "run", run)
     (failure,) = suites.run_suite("check", suites.Bench("cpu", stand_in), tmp_path, commit="abc123")
     first, second = json.loads((tmp_path / "check.json").read_text())["rows"]
     assert first["sentence"].startswith("auto: ") and "--problem lower --dtype float32 --tf32 --json" in first["sentence"]
+    assert first["timings"]["forward"] == {who: {"us": 2.0} for who in ("alone", "reference", "solution")} and not second["timings"]
     assert failure == f"check upper float16 mma: {second['sentence']}" and (second["path"], second["dtype"]) == ("mma", "float16")
 
 
