@@ -1321,7 +1321,7 @@ class Judgement:
                 report.findings.setdefault(f"{call.row_name} inputs", f"{call.label}: {wrong}")
 
     def other_bits(self, call, results):
-        """Compares the bits of a call's results with those of an earlier call with the same inputs.
+        """Compares the bits of a call's results with the results of an earlier call with the same inputs.
 
         Returns what is wrong, or None. The results of the first call are stored.
         """
@@ -1414,7 +1414,7 @@ def ratio(timing):
 class Stopwatch:
     """Times contenders in one mode at the size that the verdict names.
 
-    The inputs of each call are drawn anew: uniform ones for a product, and those of get_inputs() for `any`.
+    The inputs of each call are drawn anew. A product gets uniform inputs, and `any` gets what get_inputs() returns.
     """
 
     # On a CPU each call adds this many seconds of overhead to its request. In this time the child locates the result.
@@ -1546,17 +1546,17 @@ class Stopwatch:
         best = min(t["us"] for t in references)
         # The child's clock counts for the reference in any case, because the reference can be trusted.
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        # A solution counts as slower only if two of its times exceed the reference's slowest time by more than 7 %: the
-        # 10th percentile by the child's clock and the median by the judge's clock. The reference's slowest time, by its
-        # child's clock, is the 90th percentile in turns with the solution or one of the two medians. Medians alone
+        # A solution counts as slower only if two of its times exceed the reference's slowest time by more than 7 %. The
+        # two are the 10th percentile by the child's clock and the median by the judge's clock. The slowest time, by the
+        # reference's clock, is its 90th percentile in turns with the solution or one of its two medians. Medians alone
         # would not do: a copy of a network of many short kernels can get a ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(mine["inside"]["p10_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         may_be_noise = quiet < mine["us"] / (1 + TOLERANCE[0]) and not slower
         lower_bound = clock == "outside" or quiet < best or may_be_noise
         times |= {"clock": clock, "lower_bound": lower_bound, "tolerance": tolerance}
-        # If the reference's own times differ by more than the factor TOO_NOISY, no ratio is certified, because even a
-        # copy of the reference would not get a ratio of 1. `noisy` means that other processes are the cause, because
+        # If the reference's own times differ by more than the factor TOO_NOISY, no ratio is certified. Even a copy of
+        # the reference would not get a ratio of 1 then. `noisy` means that other processes are the cause, because
         # times by the same clock differ. These are the reference's times in turns and at its best by the child's clock
         # or, if the judge's clock counts, its times in turns and alone. `too_short` means that the overhead of requests
         # is the cause, because only the judge's clock shows a long time in turns.
@@ -1775,8 +1775,8 @@ def read_texts(options):
 def examine_the_path_of_the_record(name):
     """Refuses a bad --json before the long work.
 
-    Without this check, root could overwrite a device with the record. A user who forgets the record's name could
-    overwrite the solution's file, as in `--json theirs.py`.
+    Without this check, root could overwrite a device with the record. `--json theirs.py`, where the record's name was
+    forgotten, would overwrite the solution's file.
     """
     path = Path(name)
     if name.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):

@@ -2907,9 +2907,9 @@ struct SixteenBitPolicy {
   using Shared = SharedMemory<SixteenBitPolicy>;
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6,
                        kDepth = kStages;
-  static_assert(kBlocksN * kBlock == (kWide ? kLargeTile : kSmallTile), "the host has other tiles");
-  static_assert(kBlocksM * (kWide ? 2 : 1) == kBlocksN, "tiles are square");
   static constexpr int kCtas = kWide ? 2 : 1, kRequestAhead = 3;
+  static_assert(kBlocksN * kBlock == (kWide ? kLargeTile : kSmallTile), "the host has other tiles");
+  static_assert(kBlocksM * kCtas == kBlocksN, "tiles are square");
   static constexpr bool kProducerRequestsTiles = true, kQueuesFirstTile = false;
 
   struct Memory {

@@ -1,4 +1,4 @@
-"""Measures times and errors of model_new.py beside those of torch, and writes them as records, one JSON file per suite.
+"""Measures times and errors of model_new.py and of torch. Writes one record, a JSON file, per suite.
 
     python benchmarks/benchmark.py                       runs the default suites of this machine
     python benchmarks/benchmark.py --suite forward host  runs only these suites
@@ -81,7 +81,7 @@ DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 # With --against, the end of a suite lists the rows in which ours takes longer than the older file by more than the share SLOWER. It names
 # each of these rows by the entries in LABELS.
-SLOWER, LABELS = 0.02, ("what", "problem", "shape", "dtype", "inputs", "tf32")
+SLOWER, LABELS = 0.02, ("group", "what", "problem", "shape", "dtype", "inputs")
 # The host makes this many calls in a row without waiting for the GPU. They are few enough that the queue of launches never fills, so the
 # host never has to wait for room in it.
 HOST_CALLS = 100
@@ -668,8 +668,11 @@ def ptxas_report(sources, flags, architecture):
 
 
 def kernels_of(report):
-    """Returns [{kernel (mangled), registers, stack_bytes, spilled_bytes}], read from ptxas's report. spilled_bytes is the sum of all spill
-    stores and spill loads of a kernel and of the functions that it calls. stack_bytes is the largest stack frame among them."""
+    """Reads ptxas's report. Returns a list of dicts with kernel (its mangled name), registers, stack_bytes and spilled_bytes.
+
+    spilled_bytes is the sum of all spill stores and spill loads of a kernel and of the functions that it calls. stack_bytes is the largest
+    stack frame among them.
+    """
     found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
         stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)

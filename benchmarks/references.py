@@ -164,7 +164,8 @@ class Series:
         self.names = {*files}
         new = [name for name in files if name not in self.rows]
         alone = self.large(new, files)
-        if any(row["device"] != self.about.get("device") for row in self.rows.values()):  # an earlier run was on another machine
+        device = self.about.get("device")  # None if there was no time to find out
+        if device and any(row["device"] != device for row in self.rows.values()):  # an earlier run was on another machine
             self.rows = {}
             return self.run(files)
         waiting, running = sorted(new, key=alone.__contains__), {}

@@ -86,8 +86,8 @@ class Row(dict):
 
     @property
     def label(self):
-        """Returns a text that identifies the product among those of one machine and one path: its size and, where they are not the default,
-        its name, dtype, problem, inputs and TF32."""
+        """Returns a text that names the product. The text has the size. Where they are not the default, it also has the name, the dtype,
+        the problem, the inputs and TF32. Two products of one machine and one path have different texts."""
         problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
         named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
         return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients
@@ -212,7 +212,8 @@ def ratios_by_dtype(named_rows):
 
 
 def sizes_shown(rows):
-    """Returns rows of products with default settings and any dtype: those with N = 1024 or 4096 or, if there are none, the largest N."""
+    """Returns rows of products with default settings and any dtype. These are the rows with N = 1024 or 4096. If there are none, they are
+    the rows with the largest N."""
     rows = [row for row in rows if row.label == row.size_and_dtype]
     shown = {1024, 4096} & {row["N"] for row in rows} or {max((row["N"] for row in rows), default=0)}
     return [row for row in rows if row["N"] in shown]
@@ -236,8 +237,8 @@ def by_type(forward, backward, batch, family, h100, forced):
 
 
 def short_calls(checks, backward, host):
-    """Returns sentences with the lowest ratio for gradients that check.py found without a forced kernel, with the ratio of the GPU times of
-    the same product, and with the host's time per call."""
+    """Returns sentences with three numbers. The first is the lowest ratio for gradients that check.py found without a forced kernel. The
+    others are the ratio of the GPU times of the same product, and the host's time per call."""
     judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
     size = judged["dims"].partition("x")[0]  # check.py writes dims such as 4096 or 8192x2048x4096
     label = ", ".join([size, *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])
@@ -422,22 +423,27 @@ OTHER_REMEDIES = {  # of records that benchmark.py does not write
 }
 
 
+def remedy(suite):
+    """Returns what to do if the record of a suite, or of FOLDER/suite, is missing or unusable."""
+    folder, _, name = suite.rpartition("/")
+    made_anew = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
+    return OTHER_REMEDIES.get(name, made_anew)
+
+
 def read_record(results, suite):
     """Returns the record of a suite, or of FOLDER/suite. Raises TableError if the record is missing, is no JSON, is incomplete or has
     failures that no table shows."""
-    path, (folder, _, name) = results / f"{suite}.json", suite.rpartition("/")
-    remedy = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
-    remedy = OTHER_REMEDIES.get(name, remedy)
+    path = results / f"{suite}.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"), object_hook=Row)
     except (FileNotFoundError, json.JSONDecodeError) as wrong:
-        raise TableError(f"{path} is {'missing' if isinstance(wrong, OSError) else f'no JSON ({wrong})'}; {remedy}") from None
+        raise TableError(f"{path} is {'missing' if isinstance(wrong, OSError) else f'no JSON ({wrong})'}; {remedy(suite)}") from None
     if not record.get("complete"):
-        raise TableError(f"{path} was cut short; {remedy}")
+        raise TableError(f"{path} was cut short; {remedy(suite)}")
     marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
     # A marked row is a failure that a table shows. Any other failure has usually left no row, so the record is refused.
     if len(record["failures"]) > len(marked):
-        raise TableError(f"{path} has failures that no table shows ({'; '.join(record['failures'])}); {remedy}")
+        raise TableError(f"{path} has failures that no table shows ({'; '.join(record['failures'])}); {remedy(suite)}")
     return record
 
 
@@ -454,7 +460,7 @@ def table(name, results):
         return rendered
     record, suite = records[0], suites[0]
     if not rendered:
-        raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
+        raise TableError(f"{results / suite}.json has no rows for the table '{name}'; {remedy(suite)}")
     versions = [f"{told} {record['versions'][key]}" for key, told in VERSIONS.items() if record["versions"].get(key)]
     source = [record["device"], *versions, record["date"], f"commit {record['commit']}", f"from benchmarks/results/{suite}.json"]
     return f"{rendered}\n\n{', '.join(source)}."

@@ -619,6 +619,7 @@ def test_a_missing_record_names_the_script_that_writes_it(tables, tmp_path):
     for suite, remedy in (("soak", "benchmarks/soak.py"), ("sanitizers", "tests/sanitize.py --json"), ("wanted", "restore it with git")):
         with pytest.raises(tables.TableError, match=f"is missing; .*{remedy}"):
             tables.read_record(tmp_path, suite)
+    assert tables.remedy("a100/cpu") == "run: python benchmarks/benchmark.py --suite cpu --out benchmarks/results/a100"
 
 
 @pytest.mark.parametrize(
