@@ -1052,13 +1052,14 @@ class Draws:
                 yield group
 
     def in_pieces(self, calls):
-        """Yields calls in groups of at most 8, which fill at most a quarter of the slab's size.
+        """Yields calls in groups of at most 8, whose inputs and results each fill at most a quarter of the slab's size.
 
         The inputs may have been converted to float64 (see Anything.perturbed()), which takes up to four times the
-        bytes. A single large call forms a group of its own.
+        bytes. So may the results, of which the judge has copies. A single large call forms a group of its own.
         """
         while calls:
-            number = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes)))
+            made = sum(math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in calls[0].expected or ())
+            number = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes, made)))
             yield calls[:number]
             calls = calls[number:]
 
@@ -1071,6 +1072,7 @@ class Requests:
     # A float32 tensor with 1/128 of a GPU's memory, which wait_for_fast_memory() reads. Run.share() sets it.
     meter = None
     fastest = math.inf  # the shortest time of a read of `meter` so far, in milliseconds
+    has_been_scarce = False  # whether is_scarce() was true before any request so far
 
     def __init__(self, run):
         self.run = run
@@ -1081,10 +1083,9 @@ class Requests:
         return sorted(timeit.repeat(lambda: (self.run.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
 
     def wait_for_a_quiet_gpu(self):
-        """Waits until the GPU is idle, before calls are requested.
+        """Waits until the GPU is idle, before calls are requested from the solution.
 
-        Otherwise work that the solution has left running could compute results before the clock starts, or slow down
-        the reference.
+        Otherwise work that the solution has left running could compute results before the clock starts.
         """
         deadline = time.perf_counter() + QUIETING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
@@ -1095,9 +1096,10 @@ class Requests:
     def wait_for_fast_memory(self):
         """Waits until the GPU reads memory about as fast as at its best in this run, but at most CLEARING seconds.
 
-        After a process has given back memory, kernels of all processes read memory more slowly for a while. On an H200
-        they took up to 15 % longer for about 20 ms after several GB. Both contenders and the judge give back memory
-        when it is scarce. Without this wait, a copy of a reference with an input of 8.6 GB got a ratio of 1.14.
+        An H200 read memory 15 to 20 % more slowly at first after a process had given back 1 GB or more. The judge and
+        its children give back memory when it is scarce. Without this wait, only the reference was slowed down by that:
+        a copy of a reference with an input of 8.6 GB got a ratio of 1.14. With the wait, the ratio was 1.01. Where
+        memory is not scarce, the judge does not wait, because the first calls after a long sleep of a process are slow.
         """
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         deadline, is_slow = time.perf_counter() + CLEARING, True
@@ -1114,7 +1116,7 @@ class Requests:
         """Allocates memory on the GPU for the results of one call, and leaves it in the cache of torch's allocator.
 
         take() gets its memory from this cache. Otherwise it would allocate memory while the judge's clock runs, which
-        takes 3 ms for a result of 6 GB.
+        took 3 ms for a result of 6 GB (H200).
         """
         _ = [torch.empty(shape, dtype=getattr(torch, dtype), device=self.run.device) for _, dtype, shape in kinds or ()]
 
@@ -1143,10 +1145,11 @@ class Requests:
         self.wait()
         if is_reference:
             contender.examine_schedule()
-        if run.cuda and timed:
+        self.has_been_scarce = self.has_been_scarce or run.cuda and is_scarce(run.device)
+        if self.has_been_scarce and timed:
             self.reserve(described[0]["expected"])
             self.wait_for_fast_memory()
-        if run.cuda and (timed or not is_reference):
+        if run.cuda and not is_reference:
             self.wait_for_a_quiet_gpu()
         said, results, took = self.time(contender, calls, described, limit)
         self.inspect(contender, calls, described, said, results, limit)
@@ -1591,7 +1594,7 @@ class Stopwatch:
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(mine["inside"]["p10_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         # A solution certainly is faster if its slow calls (90th percentile) and its time are below the reference's
-        # shortest time: the 10th percentile in turns with the solution, or one of the two medians.
+        # shortest time. This is the 10th percentile in turns with the solution, or one of the two medians.
         shortest = min(times["reference"]["inside"]["p10_us"], *(t["us"] for t in references))
         faster = max(mine["inside"]["p90_us"], mine["us"]) < shortest
         may_be_noise = quiet < mine["us"] / (1 + TOLERANCE[0]) and not slower

@@ -1341,6 +1341,17 @@ def test_a_ratio_of_one_needs_no_remark():
 
 
 @pytest.mark.parametrize(
+    "nbytes,shape,sizes", [(1, None, [8, 8, 4]), (100, None, [2] * 10), (999, None, [1] * 20), (1, (3, 5), [4] * 5), (1, (99, 9), [1] * 20)]
+)
+def test_pieces_have_room_for_inputs_and_results(nbytes, shape, sizes):
+    """Level2/16 of KernelBench has results four times as large as its input. Their truths filled 140 GB of a GPU."""
+    draws = check.Draws(types.SimpleNamespace(slab=types.SimpleNamespace(size=1000)))
+    calls = [types.SimpleNamespace(nbytes=nbytes, expected=shape and [("result", "float32", shape)], n=n) for n in range(20)]
+    pieces = [*draws.in_pieces(calls)]
+    assert [len(piece) for piece in pieces] == sizes and sum(pieces, []) == calls
+
+
+@pytest.mark.parametrize(
     "reads,left",
     [([1.15, 1.16, 1.15, 1.02, 9.0], [9.0]), ([0.9, 1.02, 9.0], [1.02, 9.0]), ([1.15] * 9, [])],
     ids=["slow", "best", "deadline"],
