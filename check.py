@@ -298,8 +298,8 @@ class Child:
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, place)
-        # `before` has the settings at the end of the last prepare(), or None if none has come since construct(). `left`
-        # says whether the calls since then have left the gradient mode changed.
+        # `before` has the settings at the end of the last prepare(). It is None until the first prepare() after
+        # construct(). `left` lists the changes of the gradient mode that the calls since the last prepare() have left.
         self.before, self.left = None, []
         # `blocks` is memory from torch's allocator. `in_blocks` holds the inputs that lie in these blocks, and
         # `in_slab` holds the inputs that lie in the slab.
@@ -310,9 +310,10 @@ class Child:
     def operand(self, leaf, shape, offset, slot, copy, dtype):
         """Returns the tensor of an input. It lies in the slab, or in memory from torch's allocator if `offset` is None.
 
-        If a tensor with this place, shape, dtype, `leaf` and `copy` was returned before, and forget() has not dropped
-        it, the same tensor object is returned again. Its version counter is then higher, as that of a weight is after
-        an optimizer's step. `copy` distinguishes tensor objects that share memory. With `leaf`, it is a Parameter.
+        If `leaf` is true, the tensor is a Parameter. Draws.places_of() explains the other arguments. If a tensor with
+        this place, shape, dtype, `leaf` and `copy` was returned before, and forget() has not dropped it, the same
+        tensor object is returned again. Its version counter is then higher, as that of a weight is after an optimizer's
+        step.
         """
         key = leaf, dtype, *shape, copy, slot if offset is None else offset
         kept = self.in_blocks if offset is None else self.in_slab
@@ -411,8 +412,9 @@ class Child:
         """Constructs the module of the file.
 
         The reference takes the arguments from its own get_init_inputs(), if it has this function. Its answer contains
-        the arguments and, except for products, the tensors of the module's state_dict. The solution gets the same
-        arguments. It reads their tensors, and those of `state`, from the slab.
+        the arguments, split into tensors and a skeleton (see judge/values.py). The answer also contains the tensors of
+        the module's state_dict, except for products, which are the six built-in problems. The solution gets the same
+        arguments. It reads their tensors, and the tensors of `state`, from the slab.
         """
         self.player.settle()
         before = settings(self.cuda)
@@ -646,7 +648,7 @@ def tell(what):
 
 
 def printable(text, most=400):
-    """Shortens a text and replaces the characters that could control a terminal by spaces."""
+    """Shortens a text, and puts spaces in place of the characters that could control a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
 
 
@@ -805,7 +807,8 @@ class Contender(contextlib.ExitStack):
         """Returns where an input lies.
 
         This is a tensor if the judge can access the memory, in the slab or on a GPU. Otherwise it is an address in the
-        child's memory.
+        child's memory. `place` is one of Draws.places_of(). `told` is the child's answer to "prepare", which tells
+        where the inputs outside the slab lie.
         """
         shape, offset, slot, _, _ = place
         if offset is not None:
@@ -854,6 +857,8 @@ class Contender(contextlib.ExitStack):
     def region(self, result, shape, dtype):
         """Returns a uint8 tensor with a result's memory, and either a bytearray or None.
 
+        `result` tells where the result lies, in the form in which Child.locate() returns it.
+
         On a CPU, memory outside the slab is copied into a bytearray, and the tensor is a view of this copy. A caller
         that changes the tensor has to write the bytearray back into the child. In all other cases the tensor is the
         result's memory itself, and the second item is None.
@@ -895,7 +900,7 @@ class Contender(contextlib.ExitStack):
 
 # ==== 4. The judgement: values ====
 
-EXAMPLES = 3  # the most failing calls that the table prints for one kind of input
+EXAMPLES = 3  # the table prints at most this many of the failing calls of one kind of input
 # The first results of a call that is made twice are kept for comparison. If a result has more bytes than this number,
 # only its fingerprint is kept.
 MOST_KEPT = 1 << 28
@@ -910,8 +915,9 @@ class Report:
 
     def __init__(self, problem):
         self.problem, self.begun = problem, time.perf_counter()
-        # `rows` has one entry per call that Judgement.values() judges, and one for a simpler call that fails. `checks`
-        # has one entry per call of check(). `timings` has one entry per timed mode.
+        # `rows` has one entry per call that Judgement.values() judges, and one for the failing call that
+        # Judgement.find_the_simplest_failure() may add. `checks` has one entry per call of check(). `timings` has one
+        # entry per timed mode.
         self.rows, self.checks, self.timings = [], [], {}
         self.findings = {}  # the first finding of each kind, by name
 
@@ -990,9 +996,9 @@ class Run:
     def new_slab(self):
         """Allocates a slab for the calls of one request.
 
-        It has room for MOST_CALLS timed calls, as far as 2 GiB on a CPU or a tenth of a GPU's free memory allow. One of
-        the largest calls always fits: of a product with dC, or of `any` with inputs in float64. For `any`, the tensors
-        that construct() reads fit as well.
+        It has room for MOST_CALLS timed calls, as far as 2 GiB on a CPU or a tenth of a GPU's free memory allow. The
+        largest call of a product always fits, with its dC. For `any`, a call with inputs in float64 always fits, and so
+        do the tensors that construct() reads.
         """
         one, least = self.problem.slab_bytes()
         most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
@@ -1036,9 +1042,10 @@ class Draws:
         return [[list(X.shape), chosen[n], n, 0, name_of(X.dtype)] for n, X in enumerate(tensors)]
 
     def groups(self, calls):
-        """Yields the calls of each request. They have the same key, and their number is at most 1, 4 or 8, at random.
+        """Yields lists of calls, one list per request. A list has at most 1, 4 or 8 calls, at random.
 
-        Several calls fill at most half of the slab's size. This limits the memory for their results and truths, too.
+        All calls of a list have the same key, which the problem's key() returns. Several calls fill at most half
+        of the slab's size. This limits the memory for their results and truths, too.
         """
         key_of, most_bytes = self.run.problem.key, self.run.slab.size // 2
         for key in dict.fromkeys(map(key_of, calls)):
@@ -1422,7 +1429,8 @@ REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # the target for a timed request,
 # A solution that is slower than the reference gets about as many calls per request as the reference. It gets fewer if
 # the request would take more than this many seconds, but no fewer than --trials needs.
 LONGEST = 2.0
-# The target in seconds for comparing all timed results of a mode with the truth, without warm-up and decoy requests.
+# The target in seconds for comparing all timed results of a mode with the truth. The results of warm-up and decoy
+# requests do not count here. Products.timed_calls() explains decoys.
 CHECK_SECONDS = 12.0
 MOST_CALLS = {"cuda": 256, "cpu": 512}  # the most calls in one request
 # The relative difference that is allowed between the child's clock and the judge's. The first number is added to the

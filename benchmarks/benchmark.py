@@ -13,12 +13,12 @@ If torch sees a CUDA GPU, the default suites are `forward`, `problems`, `backwar
 with TRIL_MATMUL_PATH=mma. measure_products lists the cases of `forward`, `problems`, `backward`, `batch`, `mma`, `peers` and `cpu`. For
 any other suite NAME, the docstring of suite_NAME says what it measures.
 
-The calls that a row compares are its sides: the reference, ours and, in some suites, further calls such as cuBLAS's. The time of a side
-is the time between two events around one call, which are CUDA events on a GPU. Before each call 256 MB are written, so that the L2 holds
-none of the input. The GPU sleeps while the host launches the calls, so that the host's time does not count. The sides take turns, so that
-they run at the same GPU clocks. torch.utils.benchmark and triton.testing would time one side after the other. The order of the sides is
-drawn at random in each round. In a fixed order, the times of calls of less than 20 µs were off by up to 0.6 µs, whatever their code was
-(H200). If other processes disturb a row, it is measured again, at most twice.
+Most rows of a record compare calls, which are the sides of the row: the reference (torch's own functions), ours and, in some suites,
+further calls such as cuBLAS's. The time of a side is the time between two events around one call. On a GPU these are CUDA events. There
+256 MB are written before each call, so that the L2 holds none of the input. The GPU sleeps while the host launches the calls, so that the
+host's time does not count. The sides take turns, so that they run at the same GPU clocks. torch.utils.benchmark and triton.testing would
+time one side after the other. The order of the sides is drawn at random in each round. In a fixed order, the times of calls of less than
+20 µs were off by up to 0.6 µs, whatever their code was (H200). If other processes disturb a row, it is measured again, at most twice.
 
 Errors are measured against the product in float64, or against exact sums if the product itself is float64. A product with more than 8192
 rows or columns is compared only where 256 random rows meet 256 random columns. Gradients and inverses are always compared in full. A row
@@ -98,10 +98,10 @@ def product_errors(X, Y, results, keep=None):
     were compared.
 
     The results are of the product X @ Y, where X is (..., M, K) and Y is (..., K, N). If Y is None, the results are inverses of X, which is
-    lower triangular. `keep` is a function such as torch.tril, and only the elements that it keeps are compared. Without `keep` all elements
-    of a product are compared, or some of them if the product is large, and the lower triangle of an inverse. A componentwise error is
-    relative to |X| |Y|, or to |C| |X| |C| for the inverse C of X. Where this magnitude is zero, any error is infinite. The error of a NaN
-    is NaN.
+    lower triangular. `keep` is a function such as torch.tril, and only the elements that it keeps are compared. Without `keep`, an inverse
+    is compared in its lower triangle. A product is then compared in all elements or, if it is large, in a random sample of them. A
+    componentwise error is relative to |X| |Y|, or to |C| |X| |C| for the inverse C of X. Where this magnitude is zero, any error is
+    infinite. The error of a NaN is NaN.
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if keep is None and Y is not None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
@@ -629,7 +629,7 @@ def suite_check(bench, record):
             found = json.loads(Path(folder, "x").read_text())
             for times in found["timings"].values():
                 for contender in ("alone", "reference", "solution"):
-                    del times[contender]["each"]  # a record keeps no single calls
+                    del times[contender]["each"]  # the times of the single calls, which the record leaves out
             record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
             if found["verdict"] != "ok":
                 fail(found["sentence"])

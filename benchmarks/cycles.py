@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 CTAS, ROLES, ENTRIES = 264, 4, 255  # the sizes of the arrays in trace.cuh
 WORDS = CTAS * ROLES * (1 + ENTRIES) * 2
-PRODUCER, ZEROS = 3, 2
+PRODUCER, ZEROS = 3, 2  # roles, as in trace.cuh; the roles 0 and 1 are the two consumer warpgroups
 # The events of trace.cuh, in its order.
 ENTERED, PREVIOUS_DONE, STAGE_FULL, SUMMED, WRITTEN, TILES_DONE, EXITED, CHAIN_SUMMED, CHAIN_KEPT, ZEROS_BEGUN, ZEROS_WRITTEN = range(11)
 # Maps an event of a consumer warpgroup to what the warpgroup has done since its previous event.
@@ -41,8 +41,8 @@ def entries_of(words, cta, role):
 
 def summarize(words):
     """Returns the row of a case. It has the mean cycles of each of PARTS, the whole kernel's cycles and time, and the clock. It also has
-    `tiles`, the mean number of tiles of a CTA, where each split of a tile counts as one. `zeros` are the mean cycles of the warp that
-    writes zeros, with the 2 us or so for which this warp waits first. `words` is a copy of `traces` in trace.cuh."""
+    `tiles`, the mean number of tiles of a CTA, where each split of a tile counts as one. `zeros` has the mean cycles that one warp per CTA
+    takes to write zeros above C's diagonal, including the 2 us or so that it waits first. `words` is a copy of `traces` in trace.cuh."""
     ctas = [cta for cta in range(CTAS) if words[(cta * ROLES + PRODUCER) * (1 + ENTRIES) * 2]]
     producers = {cta: {event: (c, ns) for event, c, ns in entries_of(words, cta, PRODUCER)} for cta in ctas}
     begin = min(p[ENTERED][1] for p in producers.values())

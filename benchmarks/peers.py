@@ -106,8 +106,8 @@ if triton is not None:
 
     @triton.jit
     def _tile(a, b, c, order, N, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr):
-        """Computes one tile of C = A B. `order` holds the row and the column of each tile, the longest tile first. For a tile above the
-        diagonal the range of k is empty, so the tile is filled with zeros."""
+        """Computes one tile of C = A B. `order` holds the row and the column of each tile, and the tile with the longest range of k comes
+        first. For a tile above the diagonal the range of k is empty, so the tile is filled with zeros."""
         row = tl.load(order + 2 * tl.program_id(0)) * rows
         column = tl.load(order + 2 * tl.program_id(0) + 1) * columns
         i, j = row + tl.arange(0, rows), column + tl.arange(0, columns)

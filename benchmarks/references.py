@@ -188,7 +188,7 @@ class Series:
                         else:
                             self.record(name, {**row, "seconds": round(time.monotonic() - begun, 1)})
             finally:
-                for process, _, _ in running.values():  # after the time; a judge's own children end with it
+                for process, _, _ in running.values():  # judges that still run at the end; a judge's child processes end with it
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()

@@ -71,8 +71,8 @@ CALLS = {
 SECONDS = 500.0  # a section ends early after this time
 SETTLED = 256  # the host reads the outcomes of this many comparisons at once
 STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: calls of a thread until a new thread replaces it
-# After a section, the process may hold this many more bytes of device memory, although torch has released its reserve. The reason is that
-# CUDA may load kernels late.
+# After a section, the process may hold this many more bytes of device memory, although torch has released its reserve (the free memory that
+# its allocator keeps). The reason is that CUDA may load kernels late.
 GROWTH = 256 << 20
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
@@ -250,7 +250,7 @@ def make(call, device):
             if call.values == "smooth":
                 V = smooth_factor(rows, device, problem.options["unitriangular"]).expand(shape)
         made.append(V.to(call.dtype))
-    if call.values == "decades":  # the columns of A span 16 decades; if there are few of them, pairs of float16 cannot represent A
+    if call.values == "decades":  # the columns of A span 16 decades; if A has few columns, pairs of float16 cannot represent it
         made[0] *= torch.logspace(-8, 8, made[0].shape[-1], device=device)
     return made
 
@@ -439,8 +439,8 @@ class Soak:
         return time.perf_counter() - self.started > self.seconds
 
     def streams(self, number=STREAMS):
-        """Returns new streams, or None for each on a CPU. cuBLAS, which computes the expected results, has already allocated its workspaces
-        for them. So these do not count as memory that a section takes."""
+        """Returns new streams, or None for each on a CPU. cuBLAS, which computes the expected results, allocates workspaces for each
+        stream. This method makes it do so early, so that the workspaces do not count as memory that a section takes."""
         made = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
         for stream in [None, *made] if self.on_gpu else []:
             with on(stream):

@@ -7,9 +7,9 @@ Each table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end
 
 NAME is a key of TABLES or of SENTENCES. An entry of TABLES has one record and the columns of a table. An entry of SENTENCES has a function
 that writes sentences, a table of several records, or numbers of model_new.py. NAME may also be FOLDER/KEY, where KEY is a key of TABLES.
-It names the same table from the record in a subfolder, which is that of another GPU. It is an error if a record is missing, was cut short,
-or lacks rows because their measurement failed. benchmark.py makes most records. soak.py and tests/sanitize.py make one each, and
-wanted.json is written by hand.
+This is the table KEY, but from the record in the subfolder FOLDER, which has the records of another GPU. It is an error if a record is
+missing, was cut short, or lacks rows because their measurement failed. benchmark.py makes most records. soak.py and tests/sanitize.py make
+one each, and wanted.json is written by hand.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Row(dict):
     """Represents a row of a record, or one side of a row. Most properties are texts that tables and sentences show. Every JSON object in a
     record is read as a Row, so that templates such as {ours.time} can use these properties."""
 
-    # Properties of a side. Rows of the record `devices` also have a norm_error.
+    # Properties of a side. The rows of the record `devices`, which have no sides, also use norm_error.
     median = property(lambda side: microseconds(side["median_us"]))
     time = property(lambda side: f"{side.median} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})")
     # `disturbed` is True if the times of a side vary so much that other processes must have been at work.
@@ -237,8 +237,8 @@ def by_type(forward, backward, batch, family, h100, forced):
 
 
 def short_calls(checks, backward, host):
-    """Returns sentences with three numbers. The first is the lowest ratio for gradients that check.py found without a forced kernel. The
-    others are the ratio of the GPU times of the same product, and the host's time per call."""
+    """Returns two sentences. The first has the lowest ratio for gradients that check.py found without a forced kernel, and the ratio of the
+    GPU times of the same product. The second has the host's times per call."""
     judged = min((row for row in checks if row["path"] == "auto"), key=lambda row: row["timings"]["gradients"]["ratio"] or math.inf)
     size = judged["dims"].partition("x")[0]  # check.py writes dims such as 4096 or 8192x2048x4096
     label = ", ".join([size, *([judged["dtype"]] * (judged["dtype"] != "float32")), "forward and backward"])

@@ -13,8 +13,8 @@ class Domain:
     The properties are whole numbers, few distinct values, many zeros, symmetry, and rows of elements that sum to 1.
     """
 
-    FEW = 4  # a larger tensor with at most this many distinct values holds labels, signs or a mask
-    SAMPLE = 1 << 20  # the most elements in which values and zeros are examined, and the most in the sum of a row
+    FEW = 4  # a tensor of more than 4 * FEW elements with at most FEW distinct values holds labels, signs or a mask
+    SAMPLE = 1 << 20  # at most this many elements of a tensor, and of each row for its sum, are examined
 
     def __init__(self, X):
         some = X.flatten()[: self.SAMPLE].double()
@@ -231,7 +231,7 @@ class Truth:
         return max(self.least, MULTIPLE * reference_error)
 
     def likely_integers(self, perturbed):
-        """Returns the least and the greatest integer that may stand at a tie.
+        """Returns the least and the greatest integer that worst_beside_ties() accepts at a tie.
 
         The range from the least to the greatest element of the truth and of `perturbed` is extended by its own width on
         both sides. If the range has no negative numbers, it is not extended below 0. The integers may be positions, as
@@ -247,10 +247,11 @@ class Truth:
     def worst_beside_ties(self, found, perturbed, bound):
         """Returns the largest error that ties do not explain, its flat index, and the number of ties.
 
-        A tie is an element that is within the bound here, but not by errors(). `perturbed` has several results that the
-        reference computes from inputs with rounding errors. A floating-point element has the error 0 if it lies between
-        the least and the greatest of these results and the truth. An integer has the error 0 if two conditions hold:
-        one of these results differs there from the truth, and the integer lies in the range of likely_integers().
+        A tie is an element whose error exceeds `bound` according to errors(), but not according to this method, which
+        allows for rounding errors of the inputs. `perturbed` has several results that the reference computes from
+        inputs with such errors. A floating-point element has the error 0 if it lies between the least and the greatest
+        of these results and the truth. An integer has the error 0 if two conditions hold: one of these results differs
+        there from the truth, and the integer lies in the range of likely_integers().
         """
         found, tied, largest = real(found).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]

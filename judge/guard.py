@@ -78,7 +78,7 @@ REFUSED = """ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_get
 CLONE_NEW = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 CLONE_PARENT, CLONE_PTRACE, CLONE_SIGNAL = 0x00008000, 0x00002000, 0xFF
 # These are commands of fcntl. F_SETOWN and F_SETOWN_EX choose a process that gets signals. F_SETSIG chooses the signal,
-# which could be SIGCONT.
+# which could be SIGCONT. A SIGCONT would continue a process that the judge has stopped.
 F_SETOWN_EX = 15
 SIGNALLING_COMMANDS = (fcntl.F_SETOWN, fcntl.F_SETSIG, F_SETOWN_EX)
 # These are requests of ioctl. FIOSETOWN and SIOCSPGRP choose a process that gets signals. TIOCSTI puts input into a
@@ -214,7 +214,7 @@ CACHES = """XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME TORCH_HOME TORCHINDUCTO
 def settle_in(folder, builds):
     """Sets the environment so that caches lie in a home inside the temporary folder, and torch's builds in `builds`."""
     import site
-    import tempfile  # both are imported here, so that the warden, which also runs this module, starts sooner
+    import tempfile  # both are imported here, so that the warden (see section 5), which runs this file, starts sooner
 
     home = os.path.join(folder, "home")
     os.makedirs(home, exist_ok=True)
@@ -225,7 +225,7 @@ def settle_in(folder, builds):
     # Python that starts later still finds them.
     os.environ["PYTHONUSERBASE"] = site.getuserbase()
     # The GPU's driver has its cache in ~/.nv. The judge executes what lies there, so a solution must not write there.
-    # Its cache lies in the temporary folder instead.
+    # The cache of this process lies in the temporary folder instead.
     os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = tempfile.tempdir = folder
     os.environ["HOME"] = home
     os.environ["TORCH_EXTENSIONS_DIR"] = builds
@@ -234,9 +234,9 @@ def settle_in(folder, builds):
 def guard(judge, others, folder, builds):
     """Gives up what no solution needs: capabilities, writing to most files, and reaching processes outside its group.
 
-    `judge` is the process id of the judge. `others` has the ids of the warden and of the children that run already.
-    `folder` becomes the temporary folder of this process. `builds` is the folder for torch's builds; None stands for a
-    folder in `folder`.
+    `judge` is the process id of the judge. `others` has the ids of the warden (see section 5) and of the children that
+    run already. `folder` becomes the temporary folder of this process. `builds` is the folder for torch's builds; None
+    stands for a folder in `folder`.
 
     Returns a dict with the keys "capabilities", "landlock" and "seccomp". A value is true if the system provides that
     protection.

@@ -70,7 +70,7 @@ class Problem:
     def read(self, inputs):
         """Returns the inputs with zeros where they are not to be read, and all of G if it is given.
 
-        The part of G where C is zero needs no zeros, because it only multiplies zeros.
+        The part of G where C is zero needs no zeros. It meets only zeros in the elements of a gradient that are kept.
         """
         return [keep(X) for X, keep in zip(inputs, (*self.keeps[:-1], torch.as_tensor), strict=False)]
 
@@ -312,7 +312,8 @@ SEEMINGLY_UNIFORM = {  # a sample of elements looks uniform, but a few elements 
     "uniform, one small line": Draw.apart,
     "uniform, one large entry": lambda draw, shape, *_: draw.with_entries(draw.uniform(*shape)),
 }
-# Hidden decoys have these (see Products.timed_calls). A sample of elements rarely has the entry or line that differs.
+# Hidden decoys have these inputs (see Products.timed_calls() in judge/problems.py). A sample of elements rarely has the
+# entry or line that differs.
 HIDDEN = ["uniform, one large entry", "uniform, one small line"]
 HARD = {
     "integers": Draw.integers,
@@ -454,10 +455,10 @@ def may_underflow(X, Y):
 
 
 def allowed(dtype, terms, tf32=False, inverse=False):
-    """Returns two bounds for the error of each element, as multiples of the element's magnitude |X| |Y| (see Truth).
+    """Returns two bounds for the error of each element, as multiples of the element's magnitude.
 
-    Any solution may reach the first bound. The errors of an inaccurate reference raise it, up to the second bound.
-    docs/judge.md explains both.
+    exact_product() or inverse_of() returns the magnitudes. Any solution may reach the first bound. The errors of an
+    inaccurate reference raise it, up to the second bound. docs/judge.md explains both.
     """
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
@@ -488,7 +489,7 @@ def elementwise_bound(dtype, terms, exact, magnitude, tf32=False, inverse=False)
 class Truth:
     """Holds the exact result keep(X @ Y) of a call, and the error that each element may have.
 
-    Its tensors are float64 and have the shape of the result.
+    Its tensors are float64 and have the shape of the result, except that `low` may have a single element, 0.
 
     `exact` says that every term and every sum is representable, and `tf32` that torch allows TF32. If `inverse` is
     True, the result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Problem.roundings for a

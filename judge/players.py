@@ -6,7 +6,9 @@ it, and splits its results into tensors. A player has these members.
     construct(make, arguments, seed, state)
                       Makes the module. `state` has the tensors of the reference's module, or is None.
     prepare(calls, operand, timed, training, inference)
-                      Takes the descriptions of calls. operand(is_leaf, *place) returns an input.
+                      Takes the descriptions of calls. operand(is_leaf, *place) returns an input, as Child.operand()
+                      of check.py does.
+    operands          Has the inputs of each call that prepare() has taken, as one list per call.
     call(number)      Makes one call and returns its answer. The judge may time it.
     traits(X)         Returns the properties of an input that a call may not change, besides its values.
     parts(number, answer)
@@ -46,7 +48,7 @@ def is_leaf_with_gradient(C):
 
 
 def traits_of(X):
-    """Returns the properties of an input that a call may not change, whichever the player. traits() may add others."""
+    """Returns the properties of an input that no call may change. The traits() of a player may add properties."""
     hooks = (X._backward_hooks, getattr(X, "_post_accumulate_grad_hooks", None))
     return {
         "memory (share_memory_() moves it)": X.data_ptr(),

@@ -170,7 +170,10 @@ class ProductCall(Call):
 
 
 class AnyCall(Call):
-    """Describes a call whose inputs are what the reference's get_inputs() returns after seeding, or a variant of it."""
+    """Describes a call whose inputs are what the reference's get_inputs() returns after seeding, or a variant of it.
+
+    `name` is "drawn" for the file's own inputs, or the name of a variant in generic.VARIANTS.
+    """
 
     def __init__(self, run, name, mode="forward", evaluates=False):
         self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
@@ -235,7 +238,7 @@ class AnyCall(Call):
 
 
 class Products:
-    """Defines a problem of judge/measures.py: a product or the inverse."""
+    """Defines a problem of judge/measures.py: a matrix product or the triangular inverse."""
 
     measures_first = never_varies = False
     foreign_options = {
@@ -319,7 +322,7 @@ class Products:
         return self.call("normal", self.product.headline(min(16, self.run.options.size)), "gradients")
 
     def key(self, call):
-        """Returns the key of a call. All calls of one request have the same key."""
+        """Returns the key of a call, which is what all calls of one request must have in common."""
         return call.mode
 
     def begin(self):
@@ -463,7 +466,7 @@ class Products:
             for dims in sizes:
                 for alias in aliases:
                     # For C = tril(A) X, the reference gets two tensors, tril(A) and X, and has a gradient for each.
-                    # A solution that is called with one tensor would have only their sum, so the two share memory.
+                    # A solution that got one tensor would have only their sum. So it gets two that share memory.
                     alias = "memory" if alias == "tensor" and mode == "gradients" and not product.number else alias
                     call = self.call(run.random.choice(list(ORDINARY)), dims, mode, alias=alias)
                     call.way = run.random.randrange(4)
@@ -672,7 +675,7 @@ class Anything:
         return self.run.reference.fetch(place, shape, getattr(torch, dtype))
 
     def construct(self, seed):
-        """Makes the reference and, if it has been started, the solution construct their modules with a seed."""
+        """Makes the reference construct its module with a seed, and the solution too if it has been started."""
         told = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
         self.constructor, self.arguments = seed, told["skeleton"]
         self.argument_tensors = [self.fetch(each) for each in told["tensors"]]
@@ -771,7 +774,7 @@ class Anything:
         return self.call("drawn", "gradients") if self.run.options.gradients else None
 
     def key(self, call):
-        """Returns the key of a call. All calls of one request have the same key."""
+        """Returns the key of a call, which is what all calls of one request must have in common."""
         return call.mode, call.constructor, call.evaluates
 
     def enter(self, group):

@@ -82,7 +82,7 @@ def folder_of_builds(text):
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)
         for old in newest_first(root.glob("judged_*"))[KEPT_BUILDS:]:
-            if time.time() - old.stat().st_mtime > DAY:  # a run that is still going on may need a newer folder
+            if time.time() - old.stat().st_mtime > DAY:  # a younger folder may belong to a run that is going on
                 shutil.rmtree(old, ignore_errors=True)
     except OSError:
         return None

@@ -21,7 +21,7 @@ def split(value, results_on=None):
 
     `results_on` is None for arguments. For results it is the device on which Python's floats become float64 tensors,
     because the judge compares them like tensors. If a tensor occurs twice, it has one index in arguments, but two in
-    results, because the other contender may return two different tensors there.
+    results. The reference may return one tensor twice where the solution returns two different tensors, or vice versa.
     """
     tensors = []
     return tensors, _skeleton(value, tensors, results_on)

@@ -20,8 +20,8 @@ STATIC = re.compile(r"__shared__ (alignas\(\d+\) )?((?:struct \{.*?^ *\}|[\w:]+)
 
 
 def on_host(section):
-    """Returns a section of the CUDA source, changed so that its shared memory lies in the memory of the emulated CTA. The dynamic shared
-    memory begins there, and the __shared__ variables follow it."""
+    """Returns a section of the CUDA source, changed so that its shared memory lies in the memory of the emulated CTA. There the dynamic
+    shared memory comes first, and the __shared__ variables follow it."""
 
     def variables(declaration):
         alignment, kind, names = declaration.groups(default="")
@@ -249,7 +249,7 @@ struct Later {
 struct Thread {
   Context context;
   Later<bool, 16> can_go_on;   // the condition that the thread waits for; empty before its first wait
-  Thread* next;                // the threads of a cluster form a ring, in which they take turns; `late` reverses the ring
+  Thread* next;                // the threads of a cluster form a ring, in which they take turns; `late` (below) reverses it
   unsigned x;
   bool done = false;
   Block* block;
@@ -322,9 +322,9 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
   meet(meeting, threads);
   return meeting.any;
 }
-// In the split-tf32 and the mma kernel, the threads vote here on whether to sum a tile again, because a sum is not finite. If all_finite is
-// set, such a vote fails the program, because a second sum could hide a wrong product. pack_blocks votes here on other questions. Programs
-// that run pack_blocks leave all_finite false.
+// In the split-tf32 and the mma kernel, a thread votes yes here if one of its sums is not finite. The CTA then makes its sums again on the
+// exact path. If all_finite is set, a vote of yes fails the program, because the exact path could hide a wrong product. pack_blocks votes
+// here on other questions. Programs that run pack_blocks leave all_finite false.
 int votes = 0;
 int __syncthreads_or(int vote) {
   const bool any = meet_or(current->block->meeting, block_threads, vote);
@@ -843,7 +843,7 @@ inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 // With these pointers a test imitates packing that reports a fallback while clusters take tiles. late_report points to the word of the
 // report, and `taken` to the queue's word, which counts the taken tiles. load_relaxed returns 0 for the report, except while exactly two
-// tiles have been taken. So clusters see the report after tile number 1 has been taken, but not after tile number 2 has been taken.
+// tiles have been taken. Tiles are numbered from 0. So clusters see the report after tile 1 is taken and before tile 2 is taken.
 const unsigned long long *late_report = nullptr, *taken = nullptr;
 template <typename T>
 T load_relaxed(const T* at) {
@@ -1060,7 +1060,7 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
 //            warp w of each CTA also goes on only when no other thread can
 //   8, 9     how X and Y are stored: 0 by columns, 1 by rows; 2 and 3 likewise, with neighbours two elements apart
 //   10, 11   padding of the rows or columns of X and Y; padding of the rows of C
-//   12       the kind of elements, below; + 10: all of a symmetric product is computed; + 20: Y is X, with a mask of its own
+//   12       the kind of elements, below; + 10: the kernel computes both triangles of a symmetric C; + 20: Y is X, with a mask of its own
 // Further arguments belong to the program. Kinds of elements:
 //   0  uniform between -1 and 1
 //   1  as 0, but scaled so that sums overflow if a kernel splits float32 into two tf32, which scales elements by kTf32Scale

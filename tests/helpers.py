@@ -166,14 +166,14 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 
 
 def sizes_for(structure, N, R):
-    """Returns (M, N, K) for these masks. If exactly one of X, Y and C is triangular or symmetric, this matrix is N x N, and the remaining
-    side of the product is R. In all other cases X, Y and C are N x N."""
+    """Returns (M, N, K) for these masks. If exactly one of X, Y and C is triangular or symmetric, this matrix is N x N, and the size that
+    this matrix does not have is R. In all other cases X, Y and C are N x N."""
     x, y, c = masks(structure)
     return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
 
 def mask_of(what):
-    """Returns the mask that `what` means. It may be a mask, or a structure with three equal masks (DENSE, LOWER or UPPER)."""
+    """Returns the mask that `what` stands for. `what` is a mask, or a structure with three equal masks (DENSE, LOWER or UPPER)."""
     assert what in (FULL, TRIL, TRIU, SYMMETRIC, DENSE, LOWER, UPPER), f"{what} is neither a mask nor a structure with three equal masks"
     return what & 3
 
@@ -441,7 +441,7 @@ def assert_same_specials(C, exact, what="C"):
 
 @functools.lru_cache
 def cuda_sections():
-    """{name: text} of the strings in model_new.py that make up the CUDA source."""
+    """Returns {name: text} of the strings in model_new.py that make up the CUDA source."""
     return dict(re.findall(r'^(_CUDA_\w+) = r"""(.*?)^"""', SOURCE.read_text(), re.MULTILINE | re.DOTALL))
 
 
