@@ -76,8 +76,7 @@ GUARD = Sandbox.enter(CHILD["sandbox"]) if CHILD else {}
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")
 import torch  # noqa: E402
 
-from judge.measures import PROBLEMS as PRODUCTS  # noqa: E402
-from judge.measures import Moment, duration, fingerprint, first_difference, spread, undisturbed  # noqa: E402
+from judge.measures import PRODUCTS, Moment, duration, fingerprint, first_difference, spread, undisturbed  # noqa: E402
 from judge.modules import constants, draw, seed_all, with_constants  # noqa: E402
 from judge.players import PLAYERS  # noqa: E402
 from judge.problems import MODES, PROBLEMS, CannotRun, name_of, room, setting  # noqa: E402
@@ -166,31 +165,32 @@ class GpuMemory:
 class Slab:
     """Holds memory into which the judge writes inputs, and from which a child reads them.
 
-    `place` tells a child where the memory is. It is a file descriptor on a CPU, and a handle with an offset on a GPU.
+    `handle` tells a child where the memory is. It is a file descriptor on a CPU. On a GPU it is an IPC handle with an
+    offset.
     """
 
-    def __init__(self, device, size, place=None):
-        self.device, self.size, self.place = device, size, place
+    def __init__(self, device, size, handle=None):
+        self.device, self.size, self.handle = device, size, handle
         self.gpu = GpuMemory(device) if device.type == "cuda" else None
         if not self.gpu:
-            if place is None:
-                self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-                os.ftruncate(self.place, size)
+            if handle is None:
+                self.handle = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                os.ftruncate(self.handle, size)
                 # The seals fix the size of the file. Otherwise a child could shrink it and make the judge crash.
-                fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            self.map = mmap.mmap(self.place, size)
+                fcntl.fcntl(self.handle, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self.map = mmap.mmap(self.handle, size)
             self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
-        elif place:
-            self.bytes = self.gpu.open(place[0])[place[1] : place[1] + size]
+        elif handle:
+            self.bytes = self.gpu.open(handle[0])[handle[1] : handle[1] + size]
         else:
             self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-            self.place = self.gpu.export(self.bytes.data_ptr())
+            self.handle = self.gpu.export(self.bytes.data_ptr())
 
     def close(self):
         if self.gpu:
             self.gpu.close()
         else:
-            os.close(self.place)
+            os.close(self.handle)
 
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
@@ -288,19 +288,20 @@ def what_is_missing(error, device):
 class Child:
     """Answers the judge's requests. A request names a method and its arguments, and the answer is a dict."""
 
-    def start(self, device, size, place, who, kind, **of_this_kind):
+    def start(self, device, size, handle, who, kind, **of_this_kind):
         """Sets up what all requests use: the slab, and the player for this kind of problem (see judge/players.py)."""
         self.device, self.cuda, self.is_reference = torch.device(device), device.startswith("cuda"), who == "reference"
         self.player = PLAYERS[kind](self.device, self.is_reference, **of_this_kind)
         self.module = sys.modules["judged"] = types.ModuleType("judged")  # all files of this child run in it
         # calls() computes with this tensor to wake the process after a stop. On a GPU, the tensor's allocation also
         # creates the CUDA context, without which the slab cannot be opened.
-        self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
+        self.wake_tensor = torch.ones(8, 8, device=self.device, requires_grad=True)
         torch.get_device_module(self.device).set_device(self.device)
-        self.slab = Slab(self.device, size, place)
+        self.slab = Slab(self.device, size, handle)
         # `before` has the settings at the end of the last prepare(). It is None until the first prepare() after
-        # construct(). `left` lists the changes of the gradient mode that the calls since the last prepare() have left.
-        self.before, self.left = None, []
+        # construct(). `grad_mode_changes` lists the changes of the gradient mode that the calls since the last
+        # prepare() have left.
+        self.before, self.grad_mode_changes = None, []
         # `blocks` is memory from torch's allocator. `in_blocks` holds the inputs that lie in these blocks, and
         # `in_slab` holds the inputs that lie in the slab.
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}
@@ -310,7 +311,7 @@ class Child:
     def operand(self, leaf, shape, offset, slot, copy, dtype):
         """Returns the tensor of an input. It lies in the slab, or in memory from torch's allocator if `offset` is None.
 
-        If `leaf` is true, the tensor is a Parameter. Draws.places_of() explains the other arguments. If a tensor with
+        If `leaf` is true, the tensor is a Parameter. Choices.places_of() explains the other arguments. If a tensor with
         this place, shape, dtype, `leaf` and `copy` was returned before, and forget() has not dropped it, the same
         tensor object is returned again. Its version counter is then higher, as that of a weight is after an optimizer's
         step.
@@ -351,9 +352,9 @@ class Child:
             torch.cuda.empty_cache()
 
     def locate(self, X):
-        """Returns where the judge finds a tensor of this process: a place, an offset in bytes, and the strides.
+        """Returns where the judge finds a tensor of this process: a base, an offset in bytes, and the strides.
 
-        The place is "shared" for the slab. For other memory it is an IPC handle on a GPU, and an address on a CPU.
+        The base is "shared" for the slab. For other memory it is an IPC handle on a GPU, and an address on a CPU.
         """
         if not X.numel():
             return [0, 0, list(X.stride())]
@@ -416,7 +417,7 @@ class Child:
         the module's state_dict, except for products, which are the six built-in problems. The solution gets the same
         arguments. It reads their tensors, and the tensors of `state`, from the slab.
         """
-        self.player.settle()
+        self.player.reset()
         before = settings(self.cuda)
         if self.is_reference:
             seed_all(seed)
@@ -428,7 +429,7 @@ class Child:
                 given.append(self.slab.view(getattr(torch, dtype), shape, offset).clone())
         views = {name: self.slab.view(getattr(torch, place[-1]), *place[:2]) for name, place in (state or {}).items()}
         told = self.player.construct(self.make, join(skeleton, given), seed, state and views)
-        self.player.settle()
+        self.player.reset()
         self.before, told["changed"] = None, changes(before, settings(self.cuda))
         self.generators = Generators()
         if self.is_reference:
@@ -451,11 +452,11 @@ class Child:
         self.release()
         return told
 
-    def settled(self):
+    def settings_left_changed(self):
         """Returns the settings that the calls since the last prepare() have left changed."""
-        changed = self.left + ([] if self.player.seeds_itself else self.generators.changes())
-        self.left = []
-        self.player.settle()
+        changed = self.grad_mode_changes + ([] if self.player.seeds_itself else self.generators.changes())
+        self.grad_mode_changes = []
+        self.player.reset()
         if self.before is not None:
             changed += changes(self.before, settings(self.cuda))
         return {"changed": changed}
@@ -467,7 +468,7 @@ class Child:
         changed. On a GPU, the method also fills free memory with NaN, so that elements which the solution never writes
         are detected.
         """
-        changed = self.settled()["changed"]
+        changed = self.settings_left_changed()["changed"]
         self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
         self.forget(calls)
         self.release()
@@ -495,7 +496,7 @@ class Child:
             # On a CPU, freed memory often comes back from the system as zeros, so filling it has no effect. Instead, a
             # random half of the untimed requests uses torch's deterministic mode, which fills new memory with NaN.
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)
-        self.player.settle()
+        self.player.reset()
         self.before = settings(self.cuda)
         return {"own": own, "changed": changed}
 
@@ -504,7 +505,7 @@ class Child:
         with torch.enable_grad():
             # The process was stopped before this request. The loop wakes the threads and the driver, and warms caches.
             for _ in range(2):
-                torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
+                torch.autograd.grad((self.wake_tensor * self.wake_tensor).sum(), self.wake_tensor)
             self.marks[0].record()
             for number, end in enumerate(self.marks[1:]):
                 try:
@@ -513,7 +514,7 @@ class Child:
                     self.answers.append(error)
                 end.record()
             if torch.is_grad_enabled() != (mode_before := self.player.has_gradients):
-                self.left.append(f"torch.set_grad_enabled (was {mode_before}, is {not mode_before})")
+                self.grad_mode_changes.append(f"torch.set_grad_enabled (was {mode_before}, is {not mode_before})")
         self.parts = [self.part(number, answer) for number, answer in enumerate(self.answers)]
         return {"calls": [self.point(number, answer) for number, answer in enumerate(self.answers)]}
 
@@ -546,12 +547,12 @@ class Child:
         The judge has already read the solution's results, so nothing can change them now.
         """
         self.release()
-        return {"calls": [self.tell(number, answer) for number, answer in enumerate(self.answers)]}
+        return {"calls": [self.inspect_call(number, answer) for number, answer in enumerate(self.answers)]}
 
     def times(self):
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
-    def tell(self, number, answer):
+    def inspect_call(self, number, answer):
         """Returns what is wrong with the results of one call, or their names, dtypes and shapes if nothing is wrong."""
         call, operands = self.requested[number], self.operands[number]
         if is_exhausted(answer, self.cuda):
@@ -687,7 +688,7 @@ class Contender(contextlib.ExitStack):
         self.relayed, self.printed = 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
-        streams = {"stdout": out, "stderr": err, "pass_fds": [other.fileno()] + ([] if slab.gpu else [slab.place])}
+        streams = {"stdout": out, "stderr": err, "pass_fds": [other.fileno()] + ([] if slab.gpu else [slab.handle])}
         self.process = sandbox.start(os.path.abspath(__file__), {"channel": other.fileno()}, text, **streams)
         self.callback(self.process.end)
         other.close()  # the judge's end of the channel then reports when the child has ended
@@ -807,7 +808,7 @@ class Contender(contextlib.ExitStack):
         """Returns where an input lies.
 
         This is a tensor if the judge can access the memory, in the slab or on a GPU. Otherwise it is an address in the
-        child's memory. `place` is one of Draws.places_of(). `told` is the child's answer to "prepare", which tells
+        child's memory. `place` is one of Choices.places_of(). `told` is the child's answer to "prepare", which tells
         where the inputs outside the slab lie.
         """
         shape, offset, slot, _, _ = place
@@ -863,17 +864,17 @@ class Contender(contextlib.ExitStack):
         that changes the tensor has to write the bytearray back into the child. In all other cases the tensor is the
         result's memory itself, and the second item is None.
         """
-        place, offset, strides = result
+        base, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         # A result may be a strided part of a larger buffer. The limit keeps the judge from reading too much.
         if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):
             raise ValueError(f"offset {offset}, strides {strides}")
         size = elements * dtype.itemsize
-        if place == "shared":
+        if base == "shared":
             return self.slab.bytes[offset : offset + size], None
         if self.gpu:
-            return self.gpu.open(place)[offset : offset + size], None
-        copy = self.process.read(place, size)
+            return self.gpu.open(base)[offset : offset + size], None
+        copy = self.process.read(base, size)
         return torch.frombuffer(copy, dtype=torch.uint8), copy
 
     def fetch(self, result, shape, dtype):
@@ -961,13 +962,13 @@ class Report:
 class Run:
     """One run of the judge: its options, its problem, its contenders and their memory.
 
-    draws       Draws: chooses at random, by the seed.
+    choices     Choices: chooses at random, by the seed.
     requests    Requests: sends calls to a contender and takes the results.
     judgement   Judgement: compares results with the truth.
     report      Report: prints findings and keeps them.
     """
 
-    random = property(lambda self: self.draws.random)
+    random = property(lambda self: self.choices.random)
 
     def __init__(self, options):
         self.options = options
@@ -975,7 +976,7 @@ class Run:
         self.reference = self.solution = None  # begin() sets these to the contenders
         self.seed = random.SystemRandom().getrandbits(63) if options.seed is None else options.seed
         self.numbers, self.gradients = itertools.count(1), False
-        self.draws, self.requests, self.judgement = Draws(self), Requests(self), Judgement(self)
+        self.choices, self.requests, self.judgement = Choices(self), Requests(self), Judgement(self)
         self.seed_of_constructors, self.reference_limit = self.random.getrandbits(63), LOADING * options.timeout
         self.problem = PROBLEMS[options.problem](self)
         self.report = Report(self.problem)
@@ -1012,7 +1013,7 @@ class Run:
         return self.report.begun + self.options.within
 
 
-class Draws:
+class Choices:
     """Chooses at random how calls are grouped and where their inputs lie. All choices follow from the run's seed."""
 
     def __init__(self, run):
@@ -1172,7 +1173,7 @@ class Requests:
 
     def lay_out(self, calls, operands, is_reference):
         """Chooses the place of each input of each call. If alias_for() returns an alias, two operands share memory."""
-        places = iter(self.run.draws.places_of([X for each in operands for X in each]))
+        places = iter(self.run.choices.places_of([X for each in operands for X in each]))
         inputs = [list(itertools.islice(places, len(each))) for each in operands]
         for call, each in zip(calls, inputs, strict=True):
             if alias := call.alias_for(is_reference):
@@ -1326,7 +1327,7 @@ class Judgement:
         self.repeated = {call for call, times in collections.Counter(calls).items() if times > 1}
         report.progress(f"judging {len(calls)} calls on fresh inputs")
         try:
-            for group in run.draws.groups(calls):
+            for group in run.choices.groups(calls):
                 self.judge_group(group)
                 # The cache of the judge's allocator would grow from group to group, because sizes differ. The
                 # contenders need this memory.
@@ -1411,7 +1412,7 @@ class Judgement:
         """
         run = self.run
         calls = run.problem.inference_calls()
-        for group in run.draws.groups(calls):
+        for group in run.choices.groups(calls):
             answers, _ = run.requests.send(run.solution, group, LOADING * run.options.timeout, inference=True)
             for call, results in zip(group, answers, strict=True):
                 if wrong := self.examine(call, results):
@@ -1550,7 +1551,7 @@ class Stopwatch:
         self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
         if contender is run.solution:
             rest = iter(answers)
-            for some in run.draws.in_pieces(calls):
+            for some in run.choices.in_pieces(calls):
                 run.problem.find_truths(some)
                 for call in some:
                     if wrong := run.judgement.examine(call, next(rest)):
@@ -1578,7 +1579,7 @@ class Stopwatch:
         told["each"] = [{"outside_us": a, "inside_us": b} for a, b in zip(outsides, insides, strict=True)]
         return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
-    def settle(self, reference, solution):
+    def compare(self, reference, solution):
         """Chooses the clock that counts, and computes the ratio of the times.
 
         The answer also tells whether the ratio is only a lower bound, and whether the times are too bad for a ratio.
@@ -1622,7 +1623,7 @@ class Stopwatch:
     def judge(self):
         run, what = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {what}")
-        times = run.report.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
+        times = run.report.timings[self.mode] = self.compare(*self.measure(run.reference, run.solution))
         # With --seed there is no ratio either, because a solution that knew the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
@@ -1738,7 +1739,7 @@ def begin(run, stack, who, texts, sandbox):
     contender = stack.enter_context(Contender(who, path, slab, sandbox=sandbox, text=texts[who], ends_by=run.ends_by))
     setattr(run, who, contender)
     classes = run.problem.classes(who)
-    memory = {"device": str(run.device), "size": slab.size, "place": slab.place}
+    memory = {"device": str(run.device), "size": slab.size, "handle": slab.handle}
     told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
     run.guard = told["guard"]  # this answer can be trusted, because the child has not loaded any file yet
     if who == "solution":
@@ -1794,7 +1795,7 @@ def judge(run, texts):
                 stopwatch.judge()
             if not run.report.findings:
                 run.judgement.inference_mode()
-            run.solution.examine_settings(run.solution.ask("settled", run.options.timeout))
+            run.solution.examine_settings(run.solution.ask("settings_left_changed", run.options.timeout))
         except Wrong as wrong:
             run.report.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
         except (OSError, RuntimeError, MemoryError) as reason:

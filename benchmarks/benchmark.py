@@ -146,12 +146,12 @@ class Bench:
         """Returns A and B, drawn from one of check.py's distributions, which `inputs` names. Triangular matrices hold zeros outside their
         triangle, because the reference reads whole matrices."""
         draw = measures.Draw(self.seed, inputs, torch.device(self.device))
-        return [measures.PROBLEMS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
+        return [measures.PRODUCTS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
     def sides(self, *operands, problem="lower"):
         """Returns {"reference": call, "ours": call}. With --against the dict also has "before", the call of the older file. Each call takes
         no arguments and multiplies these operands."""
-        prefix = measures.PROBLEMS[problem].prefix
+        prefix = measures.PRODUCTS[problem].prefix
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
         models |= {"before": getattr(self.against, prefix + "ModelNew")} if self.against else {}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
@@ -318,7 +318,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
     product and both gradients are timed together, and the errors are those of the gradients. dims is (N,), (batch, N), or (K, M, N) for
     A.T @ B."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
-    *shapes, (*_, M, N) = measures.PROBLEMS[kind].shapes(dims)
+    *shapes, (*_, M, N) = measures.PRODUCTS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
     row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
     row |= {"N": N, "dtype": dtype, "inputs": inputs, "tf32": group == "tf32"}
@@ -346,7 +346,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             errors, row["compared"] = torch.tensor(each, dtype=torch.float64).amax(0).tolist(), "all elements of both gradients"
             del dA, dB, low
         else:
-            errors, row["compared"] = product_errors(*measures.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
+            errors, row["compared"] = product_errors(*measures.PRODUCTS[kind].factors[0](A, B), [call() for call in calls.values()])
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
             # The other sides have wider limits than ours. TF32 rounds operands to 11 bits. All sides but TF32 and ours get the judge's

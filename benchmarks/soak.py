@@ -76,7 +76,7 @@ STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: calls of a thread un
 GROWTH = 256 << 20
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
-KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.number]
+KERNELBENCH = [name for name, problem in measures.PRODUCTS.items() if problem.number]
 
 # ---- The problems. ---------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ KERNELBENCH = [name for name, problem in measures.PROBLEMS.items() if problem.nu
 class Problem(NamedTuple):
     """A problem: how C is computed from one or two operands. C is an M x N matrix. Each element of a product is a sum of up to K terms."""
 
-    # `function` names the solution's function that computes C. For KernelBench's problems it is a key of measures.PROBLEMS instead, and a
+    # `function` names the solution's function that computes C. For KernelBench's problems it is a key of measures.PRODUCTS instead, and a
     # class of the solution, such as UpperModelNew, computes C.
     function: str
     options: dict
@@ -99,7 +99,7 @@ class Problem(NamedTuple):
 
     def call(self, solution, *operands):
         if self.function in KERNELBENCH:
-            return getattr(solution, measures.PROBLEMS[self.function].prefix + "ModelNew")()(*operands)
+            return getattr(solution, measures.PRODUCTS[self.function].prefix + "ModelNew")()(*operands)
         return getattr(solution, self.function)(*operands, **self.options)
 
     def read(self, operands):
@@ -131,7 +131,7 @@ def table():
     """Yields every problem that is tested. draw() chooses a function first, and then one of its problems, so that all functions are equally
     likely."""
     for name in ("lower", "upper"):
-        yield Problem(name, {}, "NNN", "MK KN", (measures.PROBLEMS[name].keep,) * 3, torch.matmul)
+        yield Problem(name, {}, "NNN", "MK KN", (measures.PRODUCTS[name].keep,) * 3, torch.matmul)
     yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
     yield Problem("lu_matmul", {}, "NNN", "MK KN", (torch.tril, torch.triu, every), torch.matmul)
     for upper, unit in itertools.product((False, True), repeat=2):

@@ -189,9 +189,9 @@ class Truth:
     def __init__(self, reference, exact=None, ordinary=False):
         self.shape, self.dtype = reference.shape, reference.dtype
         self.reference = real(reference).flatten()
-        self.is_exact = not self.reference.is_floating_point()
+        self.is_integral = not self.reference.is_floating_point()
         self.high = self.reference if exact is None else real(exact).flatten()
-        if self.is_exact:
+        if self.is_integral:
             self.least = 0.0
             return
         self.least, self.scale = tolerance_of(reference.dtype), 1.0
@@ -209,7 +209,7 @@ class Truth:
         If `low` and `most` are given, any number between them has the error 0.
         """
         reference, high = self.reference[part], self.high[part]
-        if self.is_exact:
+        if self.is_integral:
             return ((found != high) & (found != reference)).double()
         wide, high = found.double(), high.double()
         low, most = (high, high) if low is None else (low, most)
@@ -255,12 +255,12 @@ class Truth:
         """
         found, tied, largest = real(found).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]
-        if self.is_exact:
+        if self.is_integral:
             least, most = self.likely_integers(perturbed)
         for part in self.chunks():
             errors, high = self.errors(part, found[part]), self.high[part]
             before = errors > bound
-            if self.is_exact:
+            if self.is_integral:
                 likely = (found[part] >= least) & (found[part] <= most)
                 for X in perturbed:
                     errors[likely & (X[part] != high)] = 0.0

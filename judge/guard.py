@@ -206,12 +206,12 @@ def restrict_files(builds):
 
 # ==== 4. All restrictions together ====
 
-# settle_in() removes these environment variables. Caches then lie in HOME, which it sets to a temporary folder.
+# set_environment() removes these environment variables. Caches then lie in HOME, which it sets to a temporary folder.
 CACHES = """XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME TORCH_HOME TORCHINDUCTOR_CACHE_DIR TRITON_HOME TRITON_CACHE_DIR
     TRITON_DUMP_DIR TRITON_OVERRIDE_DIR CCACHE_DIR"""
 
 
-def settle_in(folder, builds):
+def set_environment(folder, builds):
     """Sets the environment so that caches lie in a home inside the temporary folder, and torch's builds in `builds`."""
     import site
     import tempfile  # both are imported here, so that the warden (see section 5), which runs this file, starts sooner
@@ -242,7 +242,7 @@ def guard(judge, others, folder, builds):
     protection.
     """
     builds = builds or os.path.join(folder, "home", "builds")
-    settle_in(folder, builds)
+    set_environment(folder, builds)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # if memory runs out, Linux ends this process before the judge
     LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -17,7 +17,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Problem:
+class Product:
     formula: str
     prefix: str  # the prefix of the class names
     names: str  # the names of the inputs, one letter each
@@ -96,17 +96,17 @@ _TRANSPOSED = (lambda A, B, *_: (A.mT, B), lambda A, B, G: (B, G.mT), lambda A, 
 _GRAM = (lambda X, *_: (X, X.mT), lambda X, G: (torch.cat([G, G.mT], -1), torch.cat([X, X], -2)))  # dX = G X + G^T X
 _INVERSE = (lambda L, *_: (L, None), lambda L, G: (L, G))
 
-PROBLEMS = {
-    "lower": Problem("C = tril(A) tril(B)", "", "AB", (torch.tril,) * 3, _PRODUCT, 15),
-    "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
-    "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16, 8192),
-    "triangular": Problem(
+PRODUCTS = {
+    "lower": Product("C = tril(A) tril(B)", "", "AB", (torch.tril,) * 3, _PRODUCT, 15),
+    "upper": Product("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
+    "transposed_a": Product("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16, 8192),
+    "triangular": Product(
         "C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT
     ),
     # `roundings` allows a gradient in which G + G^T is rounded, or in which both G X and G^T X are rounded.
-    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),
+    "gram": Product("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),
     # `roundings` allows a gradient in which C and C^T G are rounded. The gradient uses C twice.
-    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),
+    "inverse": Product("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),
 }
 
 # ==== 2. Sizes ====

@@ -276,7 +276,7 @@ class Reference(Runner):
         if self.twin and not self.twin.fits:
             self.twin = None
 
-    def draws(self, skeleton, tensors, seed):
+    def is_random(self, skeleton, tensors, seed):
         """Returns whether a call draws random numbers. If it does, the twin is dropped."""
         self.begin(seed)
         seeded = all_generator_states(self.device)

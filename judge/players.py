@@ -17,7 +17,7 @@ it, and splits its results into tensors. A player has these members.
     state()           Returns the tensors of the module's state_dict by name, or an empty dict.
     kept()            Returns the module's tensors that the player restores before later calls. A solution's result may
                       lie in their memory only if the reference's result does.
-    settle()          Resets what the player itself has set, before settings are compared.
+    reset()           Resets what the player itself has set, before settings are compared.
     has_gradients     Tells whether gradient mode has to be on after the last call.
     seeds_itself      Tells whether the player seeds the random generators.
 
@@ -80,7 +80,7 @@ class ProductPlayer:
         # Autograd refuses to use a saved tensor whose version has changed.
         return traits_of(X) | {"version, which counts changes in place": X._version}
 
-    def settle(self):
+    def reset(self):
         """Does nothing, because this player sets nothing."""
 
     def state(self):
@@ -164,7 +164,7 @@ class AnyPlayer:
         """Leaves out the version, because a reference may change its inputs."""
         return traits_of(X)
 
-    def settle(self):
+    def reset(self):
         seed_all(0)
 
     def construct(self, make, arguments, seed, state):
@@ -192,7 +192,7 @@ class AnyPlayer:
     def call(self, number):
         call, tensors = self.calls[number], self.operands[number]
         torch.set_grad_enabled(False)
-        if call["exact"]:
+        if call["in_float64"]:
             answer = self.runner.exact(call["skeleton"], tensors, call["seed"], call["evaluates"], call["gradients"])
             return answer and (*answer, self.changed(self.runner.twin, call))
         # begin() restores the module's state. `resets` asks for that before each call, if the reference depends on
@@ -200,13 +200,13 @@ class AnyPlayer:
         # other calls too, unless `state` is []: the module is the solution's, and the reference changes no state.
         if call["resets"] or not self.timed and (number == 0 or call["state"] != []):
             self.runner.begin(call["seed"], call["evaluates"])
-        elif call["draws"] or not self.timed:
+        elif call["is_random"] or not self.timed:
             seed_all(call["seed"])
         if call["gradients"] is None:
             answer = self.runner.forward(self.arguments[number]), {}
         else:
             answer = self.runner.gradients(call["skeleton"], tensors, call["gradients"])
-        if not (self.is_reference or self.timed or call["draws"]) and torch.initial_seed() != call["seed"]:
+        if not (self.is_reference or self.timed or call["is_random"]) and torch.initial_seed() != call["seed"]:
             raise RuntimeError("the call seeds torch's generator, which is its caller's")
         return *answer, {} if self.timed else self.changed(self.runner, call)
 
@@ -240,13 +240,13 @@ class AnyPlayer:
     def study(self):
         """Returns what the judge has to know of the reference. The first call of the last request is made again for it.
 
-        "draws" tells whether the call draws random numbers, and "remembers" whether its result depends on earlier
+        "is_random" tells whether the call draws random numbers, and "remembers" whether its result depends on earlier
         calls. "bytes" is a lower bound of the bytes that the call has to read.
         """
         call, tensors = self.calls[0], self.operands[0]
         asked = call["skeleton"], tensors, call["seed"]
         return {
-            "draws": self.runner.draws(*asked),
+            "is_random": self.runner.is_random(*asked),
             "remembers": self.runner.remembers(*asked),
             "bytes": self.runner.influence(*asked),
         }

@@ -183,7 +183,7 @@ class AnyCall(Call):
             run.random.getrandbits(63) for _ in range(4)
         )
         self.is_optional = name in generic.VARIANTS
-        self.constructor, self.is_exact, self.expected = run.problem.constructor, False, None
+        self.constructor, self.in_float64, self.expected = run.problem.constructor, False, None
         self.truth = None  # a pair: the reference's results in its own dtypes and in float64
         # `after` has the inputs that the reference changes, as they are after its call.
         self.changes_nothing, self.after = False, {}
@@ -204,9 +204,10 @@ class AnyCall(Call):
     def describe(self, is_reference, timed):
         problem = self.run.problem
         names = [name for name, _, _ in self.expected or ()]
-        told = {"skeleton": self.skeleton, "seed": self.seed, "evaluates": self.evaluates, "exact": self.is_exact}
+        told = {"skeleton": self.skeleton, "seed": self.seed}
+        told |= {"evaluates": self.evaluates, "in_float64": self.in_float64}
         told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
-        told |= {"resets": problem.remembers, "draws": problem.draws, "expected": None, "state": None}
+        told |= {"resets": problem.remembers, "is_random": problem.is_random, "expected": None, "state": None}
         # A timed reference gets the description of the results too. Otherwise the two children could send different
         # numbers of results while a clock runs.
         if is_reference and timed and self.expected is not None:
@@ -595,8 +596,7 @@ class Products:
         return "; ".join(hints)
 
     def finish(self, made):
-        if not made:
-            raise CannotRun("no call was made twice")
+        """Adds a note to the report. `made` is the number of calls that were made twice."""
         told = f"{made} calls were made twice, among the others"
         self.run.report.check("the same bits for the same inputs", "ok", told)
 
@@ -628,7 +628,7 @@ class Anything:
         self.has_solution = False  # whether the solution's module has been constructed
         self.fits = False  # whether the solution's module has the reference's parameters
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
-        self.draws = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
+        self.is_random = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
         self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
         # A look is the names, dtypes, shapes and structure of a call's results. The keys of `looks` are the mode, and
         # whether the inputs are the file's own. Each value lists the different looks that have been seen.
@@ -656,8 +656,10 @@ class Anything:
 
     @property
     def footnote(self):
-        told = "errors: |result - truth| / (1 + |truth|) of the call nearest to what is allowed"
-        return f"{told}; truth is the reference in float64"
+        told = (
+            "errors: |result - truth| / (s + |truth|) of the call nearest to what is allowed; truth is the reference in"
+        )
+        return f"{told} float64; s is 1, or for drawn inputs the largest |truth| within 0.01 (16 bits: 0.1) and 1"
 
     @property
     def player(self):
@@ -715,7 +717,7 @@ class Anything:
     def construct_with(self, state):
         """Makes the solution construct its module, and copy the tensors of `state` if they fit. Returns its answer."""
         tensors = [*self.argument_tensors, *state.values()]
-        places = self.run.draws.places_of(tensors, slab_alone=True)
+        places = self.run.choices.places_of(tensors, slab_alone=True)
         self.run.requests.write(self.run.solution, tensors, places, {})
         count = len(self.argument_tensors)
         places, state = places[:count], dict(zip(state, places[count:], strict=True))
@@ -760,7 +762,7 @@ class Anything:
         if call.outline == "None" and not call.after:
             raise self.run.reference.fault(" returns None and changes no input")
         told = self.run.reference.ask("study", self.run.reference_limit)
-        self.draws, self.remembers, self.bytes_read = told["draws"], told["remembers"], told["bytes"]
+        self.is_random, self.remembers, self.bytes_read = told["is_random"], told["remembers"], told["bytes"]
         finite = [bool(X.isfinite().any()) for X in results.values() if X.numel()]
         if finite and not any(finite):
             raise self.run.reference.fault(" returns no finite number on its own inputs")
@@ -855,7 +857,7 @@ class Anything:
 
     def learn(self, call, said):
         """Stores what the reference reports of its results."""
-        if call.is_exact:
+        if call.in_float64:
             return
         call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
@@ -886,19 +888,19 @@ class Anything:
         told = f"modified, first at {first}" if first else "not modified, as the reference modifies it"
         return f"{call.input_names[number]} is {told}"
 
-    def ask(self, calls, is_exact):
-        """Returns the reference's results of calls, in float64 if `is_exact` is True.
+    def ask(self, calls, in_float64):
+        """Returns the reference's results of calls, in float64 if `in_float64` is True.
 
         The float64 results of a call are None if the reference has no twin (see Reference in judge/modules.py). They
         are also None if the reference draws random numbers, because it would draw other numbers in float64. If a call
         fails, the error's text replaces the results.
         """
-        if is_exact and self.draws:
+        if in_float64 and self.is_random:
             return [None] * len(calls)
         asked, found = [copy.copy(call) for call in calls], []
         for call in asked:
-            call.is_exact, call.is_optional = is_exact, True
-        for some in self.run.draws.in_pieces(asked):
+            call.in_float64, call.is_optional = in_float64, True
+        for some in self.run.choices.in_pieces(asked):
             found += self.run.requests.send(self.run.reference, some)[0]
         return found
 
@@ -907,11 +909,11 @@ class Anything:
 
         `references` has the results in the reference's own dtypes, if they are known already.
         """
-        references = references or self.ask(calls, is_exact=False)
+        references = references or self.ask(calls, in_float64=False)
         for reference in references:
             if isinstance(reference, str):  # on a GPU without free memory, for example
                 raise self.run.reference.fault(f" is wrong: {reference}")
-        for call, reference, exact in zip(calls, references, self.ask(calls, is_exact=True), strict=True):
+        for call, reference, exact in zip(calls, references, self.ask(calls, in_float64=True), strict=True):
             call.truth = reference, exact
 
     def reference_of(self, call):
@@ -927,11 +929,11 @@ class Anything:
         calls = [copy.copy(call) for _ in range(self.PERTURBATIONS)]
         for seed, each in enumerate(calls):
             each.inputs = generic.perturb(call.inputs, seed, self.run.device, absolute)
-        found = self.ask(calls, is_exact=True)
+        found = self.ask(calls, in_float64=True)
         if not all(isinstance(results, dict) for results in found):
             for each in calls:
                 each.inputs = [X.to(Y.dtype) for X, Y in zip(each.inputs, call.inputs, strict=True)]
-            found = self.ask(calls, is_exact=False)
+            found = self.ask(calls, in_float64=False)
         return [results for results in found if isinstance(results, dict)]
 
     def truths(self, call, reference):
@@ -951,11 +953,11 @@ class Anything:
     def doubt(self, call, name, truth, reference_error):
         if truth.bound(reference_error) > truth.least:
             self.loosened.add(call.name)
-        if call.name != "drawn" or truth.is_exact or reference_error <= generic.SUSPICIOUS:
+        if call.name != "drawn" or truth.is_integral or reference_error <= generic.SUSPICIOUS:
             return ""
         # The reference makes the call again, in its own dtypes and in float64. If both results differ from the first
         # ones, roundings are not the reason for the large error.
-        own, exact = (self.ask([call], is_exact)[0] for is_exact in (False, True))
+        own, exact = (self.ask([call], in_float64)[0] for in_float64 in (False, True))
         for again, first in ((own, generic.Truth(truth.reference)), (exact, truth)):
             if not isinstance(again, dict) or again[name].shape != truth.shape:
                 return ""
@@ -966,7 +968,7 @@ class Anything:
 
     def reconsider(self, call, name, truth, found, bound, worst):
         """Returns the worst error that roundings of the inputs do not explain, and its flat index."""
-        perturbed = [results[name] for results in self.perturbed(call, truth.is_exact) if name in results]
+        perturbed = [results[name] for results in self.perturbed(call, truth.is_integral) if name in results]
         perturbed = [X for X in perturbed if X.shape == truth.shape]
         if not perturbed:
             return worst
@@ -981,7 +983,7 @@ class Anything:
         rule = (
             f"{generic.MULTIPLE} times the reference's own error" if bound > truth.least else "KernelBench's tolerance"
         )
-        rule = "whole numbers and truth values have to agree" if truth.is_exact else f"allowed {bound:.1e}, {rule}"
+        rule = "whole numbers and truth values have to agree" if truth.is_integral else f"allowed {bound:.1e}, {rule}"
         told = f"worst element {name}{truth.position(at)} = {float(found):.9g}{unwritten(found)}"
         told += f", exact {float(truth.high[at]):.9g}, reference {float(reference):.9g}"
         return f"{told}; its error is {error:.2e}, {rule}"
@@ -1029,7 +1031,7 @@ class Anything:
             told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
             run.report.check("hard variants", "note", f"not used, or not always: {told}")
         if self.without_truth:
-            why = "draws random numbers" if self.draws else "does not run in float64"
+            why = "draws random numbers" if self.is_random else "does not run in float64"
             run.report.check("truth", "note", f"the reference {why}: its own results are the truth")
         if self.always_the_same:
             told = "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
@@ -1048,5 +1050,5 @@ class Anything:
         run.report.check("not promised", "note", told)
 
 
-PROBLEMS = {name: functools.partial(Products, product=product) for name, product in measures.PROBLEMS.items()}
+PROBLEMS = {name: functools.partial(Products, product=product) for name, product in measures.PRODUCTS.items()}
 PROBLEMS["any"] = functools.partial(Anything)

@@ -34,7 +34,7 @@ def arithmetic():
     return {"rounds": (one + small, one - small), "keeps denormals": tiny * one != 0.0}
 
 
-def products():
+def precisions():
     """Returns settings by which float32 and 16-bit products and convolutions may lose digits."""
     cuda = torch.backends.cuda.matmul
     return {
@@ -101,7 +101,7 @@ def settings(cuda):
         "torch.autograd.set_multithreading_enabled": read(torch._C._is_multithreading_enabled),
         "torch.autograd.set_view_replay_enabled": read(torch._C._is_view_replay_enabled),
         "torch.backends.mkldnn": read(torch._C._get_mkldnn_enabled),
-        "precision of products": products(),
+        "precision of products": precisions(),
         "hooks and modes": hooks(),
         "rounding and denormal numbers": arithmetic(),
         "gc": (gc.isenabled(), gc.get_threshold()),

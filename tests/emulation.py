@@ -328,7 +328,7 @@ bool meet_or(Rendezvous& meeting, int threads, bool vote) {
 int votes = 0;
 int __syncthreads_or(int vote) {
   const bool any = meet_or(current->block->meeting, block_threads, vote);
-  if (any && all_finite) fail("sums are made again that are finite");
+  if (any && all_finite) fail("a sum is not finite");
   return votes += any, any;
 }
 template <int kThreads>
@@ -436,7 +436,7 @@ T& in_shared_memory(const T& stand_in, size_t alignment) {
   size_t begin = (block.taken + alignment - 1) / alignment * alignment;
   if ((memory_begin + begin) / alignment % 2 == 0) begin += alignment;
   block.taken = begin + sizeof(T);
-  if (block.taken > block.bytes) fail("variables that take more than 48 KB");
+  if (block.taken > block.bytes) fail("variables that take more than their room");
   block.variables.emplace_back(&stand_in, block.memory + begin);
   return *reinterpret_cast<T*>(block.memory + begin);
 }

@@ -67,12 +67,12 @@ def test_a_reference_holds_as_its_own_solution(name, device, capsys, tmp_path):
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name,kind", [(name, kind) for name, kinds in WRONG["OF"].items() for kind in kinds])
 def test_a_wrong_solution_is_convicted(name, kind, capsys, tmp_path, monkeypatch):
-    groups = check.Draws.groups
+    groups = check.Choices.groups
 
     def no_more_than_one(draws, calls):
         return itertools.takewhile(lambda _: not draws.run.report.findings, groups(draws, calls))
 
-    monkeypatch.setattr(check.Draws, "groups", no_more_than_one)
+    monkeypatch.setattr(check.Choices, "groups", no_more_than_one)
     path = tmp_path / "solution.py"
     path.write_text(WRONG["KINDS"][kind])
     status, out, err = judge(capsys, name, path, "--no-timing")

@@ -99,7 +99,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         twice = twice if verdict == "WRONG" or most is None else twice[:1] * 2
         return [*twice, *(call for call in dict.fromkeys(calls) if call not in twice)][:most]
 
-    groups = check.Draws.groups
+    groups = check.Choices.groups
 
     def until_convicted(draws, calls):
         """No more calls, once what the first line names is found."""
@@ -107,7 +107,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         findings = draws.run.report.findings
         return itertools.takewhile(lambda _: verdict != "WRONG" or not wanted(), groups(draws, calls))
 
-    monkeypatch.setattr(check.Draws, "groups", until_convicted)
+    monkeypatch.setattr(check.Choices, "groups", until_convicted)
     if most:
         monkeypatch.setattr(problems.Products, "calls_to_judge", few)
     record = tmp_path / "record.json"
@@ -160,7 +160,7 @@ def test_memory_is_given_back_where_it_is_scarce(free, released, monkeypatch):
 
 
 @pytest.mark.parametrize("size", ["1", "96"])
-@pytest.mark.parametrize("problem", measures.PROBLEMS)
+@pytest.mark.parametrize("problem", measures.PRODUCTS)
 def test_each_kind_of_gradient_has_its_turn(problem, size):
     run = check.Run(check.parse(["--solution", "theirs.py", "--problem", problem, "--size", size, "--device", "cpu"]))
     run.gradients = True
@@ -307,7 +307,7 @@ def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", list(check.DTYPES))
-@pytest.mark.parametrize("problem", list(measures.PROBLEMS))
+@pytest.mark.parametrize("problem", list(measures.PRODUCTS))
 def test_our_solution_is_right(problem, dtype, quick, capsys):
     status, out, err = judge(capsys, helpers.SOURCE, "--no-timing", "--problem", problem, "--dtype", dtype, "--size", "80")
     assert status == 0 and "WRONG" not in out, out + err
@@ -320,7 +320,7 @@ def test_our_solution_is_right(problem, dtype, quick, capsys):
 def test_a_file_for_one_problem_is_judged_by_its_plain_names(problem, product, quick, capsys, tmp_path):
     path = solution(tmp_path, PLAIN.replace(PRODUCT, product))
     assert judge(capsys, path, "--no-timing", "--problem", problem)[0] == 0
-    for other in set(measures.PROBLEMS) - {problem}:
+    for other in set(measures.PRODUCTS) - {problem}:
         assert judge(capsys, path, "--no-timing", "--problem", other, "--size", "9", "--forward-only")[0] == 1
 
 
@@ -1302,17 +1302,17 @@ def watch_of(reference):
 def test_the_time_from_outside_counts_where_clocks_disagree(inside, outside, clock):
     reference = [(10, 10 * 1000e-6, [1000.0] * 10)] * 3
     watch = watch_of(reference)
-    settled = watch.settle(reference, [(10, 10 * outside * 1e-6, [float(inside)] * 10)] * 3)
-    assert settled["clock"] == clock and settled["ratio"] == pytest.approx(1000 / (inside if clock == "inside" else outside))
-    assert settled["lower_bound"] == (clock == "outside")
-    slower = watch.settle([(10, 10 * 3000e-6, [3000.0] * 10)] * 3, [(10, 1e-2, [1000.0] * 10)] * 3)
+    times = watch.compare(reference, [(10, 10 * outside * 1e-6, [float(inside)] * 10)] * 3)
+    assert times["clock"] == clock and times["ratio"] == pytest.approx(1000 / (inside if clock == "inside" else outside))
+    assert times["lower_bound"] == (clock == "outside")
+    slower = watch.compare([(10, 10 * 3000e-6, [3000.0] * 10)] * 3, [(10, 1e-2, [1000.0] * 10)] * 3)
     assert slower["ratio"] == pytest.approx(1)  # the reference before the solution was loaded counts, where it was faster
 
 
 @pytest.mark.parametrize(("times", "slower"), [([2000.0] * 10, True), ([900.0] * 3 + [9000.0] * 7, False)], ids=["slow", "disturbed"])
 def test_who_is_disturbed_is_not_called_slower(times, slower):
     reference = [(10, 10 * 1000e-6, [1000.0] * 10)] * 3
-    assert watch_of(reference).settle(reference, [(10, sum(times) * 1e-6, times)] * 3)["slower"] == slower
+    assert watch_of(reference).compare(reference, [(10, sum(times) * 1e-6, times)] * 3)["slower"] == slower
 
 
 @pytest.mark.parametrize("slow,slower", [(13500.0, False), (11400.0, True)], ids=["noisy", "steady"])
@@ -1321,9 +1321,9 @@ def test_a_copy_of_the_reference_is_not_called_slower(slow, slower):
     quiet, solution = [11320.0] * 10, [13140.0] * 10
     noisy = quiet[:5] + [slow] * 5
     requests = {name: [(10, sum(each) * 1e-6, each)] * 3 for name, each in (("alone", quiet), ("reference", noisy), ("solution", solution))}
-    settled = watch_of(requests["alone"]).settle(requests["reference"], requests["solution"])
-    assert settled["ratio"] == pytest.approx(0.8615, rel=1e-3) and settled["slower"] == slower and settled["lower_bound"] != slower
-    assert check.ratio(settled) == ("0.86x, slower" if slower else "at least 0.86x, which leaves open whether it is faster")
+    times = watch_of(requests["alone"]).compare(requests["reference"], requests["solution"])
+    assert times["ratio"] == pytest.approx(0.8615, rel=1e-3) and times["slower"] == slower and times["lower_bound"] != slower
+    assert check.ratio(times) == ("0.86x, slower" if slower else "at least 0.86x, which leaves open whether it is faster")
 
 
 @pytest.mark.parametrize("spread,told", [(500.0, "1.20x, which may be noise"), (100.0, "1.20x")], ids=["noisy", "steady"])
@@ -1331,13 +1331,13 @@ def test_a_copy_of_the_reference_is_not_called_faster(spread, told):
     """A network of many short kernels was judged as its own solution: 2.52 ms for 3.00 ms, and the verdict said "1.19x"."""
     reference = [(10, 10 * 3000e-6, [2900.0] * 5 + [3100.0] * 5)] * 3
     inside = [2500.0 - spread] * 2 + [2500.0] * 6 + [2500.0 + spread] * 2
-    settled = watch_of(reference).settle(reference, [(10, sum(inside) * 1e-6, inside)] * 3)
-    assert settled["clock"] == "inside" and not settled["lower_bound"] and check.ratio(settled) == told
+    times = watch_of(reference).compare(reference, [(10, sum(inside) * 1e-6, inside)] * 3)
+    assert times["clock"] == "inside" and not times["lower_bound"] and check.ratio(times) == told
 
 
 def test_a_ratio_of_one_needs_no_remark():
     reference = [(10, 10 * 1000e-6, [990.0] * 5 + [1010.0] * 5)] * 3
-    assert check.ratio(watch_of(reference).settle(reference, reference)) == "1.00x"
+    assert check.ratio(watch_of(reference).compare(reference, reference)) == "1.00x"
 
 
 @pytest.mark.parametrize(
@@ -1345,7 +1345,7 @@ def test_a_ratio_of_one_needs_no_remark():
 )
 def test_pieces_have_room_for_inputs_and_results(nbytes, shape, sizes):
     """Level2/16 of KernelBench has results four times as large as its input. Their truths filled 140 GB of a GPU."""
-    draws = check.Draws(types.SimpleNamespace(slab=types.SimpleNamespace(size=1000)))
+    draws = check.Choices(types.SimpleNamespace(slab=types.SimpleNamespace(size=1000)))
     calls = [types.SimpleNamespace(nbytes=nbytes, expected=shape and [("result", "float32", shape)], n=n) for n in range(20)]
     pieces = [*draws.in_pieces(calls)]
     assert [len(piece) for piece in pieces] == sizes and sum(pieces, []) == calls
@@ -1375,10 +1375,10 @@ def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow,
     inside = [100.0] * quiet + [slow] * (20 - quiet)
     reference = [(20, sum(inside) * 1e-6, inside)] * 3
     watch = watch_of(reference)
-    settled = watch.settle(reference, [(10, 10 * 50e-6, [50.0] * 10)] * 3)
-    assert settled["clock"] == "inside" and settled["ratio"] == pytest.approx(counts / 50)
+    times = watch.compare(reference, [(10, 10 * 50e-6, [50.0] * 10)] * 3)
+    assert times["clock"] == "inside" and times["ratio"] == pytest.approx(counts / 50)
     noisy = "too noisy to time: other processes are using the processor"
-    assert check.ratio(settled) == (f"{counts / 50:.2f}x" if slow == counts else noisy)
+    assert check.ratio(times) == (f"{counts / 50:.2f}x" if slow == counts else noisy)
 
 
 def test_with_a_seed_no_ratio_is_certified(quick, capsys, tmp_path, monkeypatch):
@@ -1398,7 +1398,7 @@ def test_what_memory_cannot_have_moved_is_impossible(clock):
     run = {"solution": contender, "reference": None, "random": random.Random(1), "options": types.SimpleNamespace(timeout=1), "dims": ()}
     run["requests"] = types.SimpleNamespace(send=lambda *_, **__: ([None], took["outside"] * 1e-6))
     run["judgement"] = types.SimpleNamespace(examine=lambda *_: None)
-    run["draws"] = types.SimpleNamespace(in_pieces=lambda calls: [calls])
+    run["choices"] = types.SimpleNamespace(in_pieces=lambda calls: [calls])
     run["problem"] = types.SimpleNamespace(timed_calls=lambda *_: [None], find_truths=lambda _: None)
     watch.run, watch.each, watch.mode = types.SimpleNamespace(**run), {contender: 1.0, None: 1.0}, "forward"
     watch.target, watch.most, watch.least, watch.fixed, watch.reference_seconds = 1.0, 1, 1, 0.0, 1.0
@@ -1426,19 +1426,19 @@ def test_no_ratio_where_the_reference_differs_from_itself(in_turns, noisy):
     """Under load an exact copy of the reference got "at least 0.07x"."""
     watch = watch_of([(10, 10 * 1000e-6, [1000.0] * 10)] * 3)
     loaded = [(10, 10 * in_turns * 1e-6, [in_turns] * 10)] * 3
-    settled = watch.settle(loaded, [(10, 10 * 14000e-6, [14000.0] * 10)] * 3)
-    assert settled["noisy"] == noisy and ("too noisy" in check.ratio(settled)) == noisy
+    times = watch.compare(loaded, [(10, 10 * 14000e-6, [14000.0] * 10)] * 3)
+    assert times["noisy"] == noisy and ("too noisy" in check.ratio(times)) == noisy
 
 
 def test_what_the_judge_itself_takes_is_not_blamed_on_others():
     """At N = 64 "other processes are using the processor" was said of a quiet machine, where requests take longer than their calls."""
     requests = [(10, 10 * 100e-6, [20.0] * 10)] * 3
-    settled = watch_of(requests).settle(requests, [(10, 10 * 150e-6, [20.0] * 10)] * 3)
-    assert settled["clock"] == "outside" and not settled["noisy"] and settled["too_short"]
-    assert check.ratio(settled).startswith("too short to time")
+    times = watch_of(requests).compare(requests, [(10, 10 * 150e-6, [20.0] * 10)] * 3)
+    assert times["clock"] == "outside" and not times["noisy"] and times["too_short"]
+    assert check.ratio(times).startswith("too short to time")
     disturbed = [(10, 10 * 160e-6, [20.0] * 10)] * 3  # by the same clock the reference differs from itself
-    settled = watch_of(requests).settle(disturbed, [(10, 10 * 150e-6, [20.0] * 10)] * 3)
-    assert settled["noisy"] and not settled["too_short"]
+    times = watch_of(requests).compare(disturbed, [(10, 10 * 150e-6, [20.0] * 10)] * 3)
+    assert times["noisy"] and not times["too_short"]
 
 
 def test_what_a_request_takes_for_each_call_is_not_the_calls():

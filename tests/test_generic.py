@@ -125,7 +125,7 @@ def test_the_reference_in_float64():
     reference.begin(5)
     assert torch.equal(reference.forward(tensors), result)
     assert reference.influence(skeleton, tensors, 5) == 2 * 3 * 4  # the input and the weight
-    assert reference.remembers(skeleton, tensors, 5) and not reference.draws(skeleton, tensors, 5)
+    assert reference.remembers(skeleton, tensors, 5) and not reference.is_random(skeleton, tensors, 5)
 
 
 def model_of(forward):
@@ -151,7 +151,7 @@ def test_random_numbers_of_a_call_are_no_numbers_of_float64():
     reference = modules.Reference(model_of(torch.nn.functional.dropout), [], 1, CPU)
     tensors, skeleton = values.split([torch.randn(3)])
     assert reference.exact(skeleton, tensors, 1) is not None
-    assert reference.draws(skeleton, tensors, 1) and reference.exact(skeleton, tensors, 1) is None
+    assert reference.is_random(skeleton, tensors, 1) and reference.exact(skeleton, tensors, 1) is None
     assert not reference.remembers(skeleton, tensors, 1)
 
 
@@ -245,13 +245,13 @@ def test_a_symmetric_matrix_gets_a_large_element_in_both_triangles(seed):
 
 def test_float16_accumulators_count_as_a_setting():
     cuda = torch.backends.cuda.matmul
-    before, kept = settings.products(), cuda.allow_fp16_accumulation
+    before, kept = settings.precisions(), cuda.allow_fp16_accumulation
     try:
         cuda.allow_fp16_accumulation = not kept
-        assert [name for name, value in settings.products().items() if value != before[name]] == ["float16 accumulators"]
+        assert [name for name, value in settings.precisions().items() if value != before[name]] == ["float16 accumulators"]
     finally:
         cuda.allow_fp16_accumulation = kept
-    assert settings.products() == before
+    assert settings.precisions() == before
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (127, 127), (1, 1), (0, 5), (64,)])
@@ -342,7 +342,7 @@ def test_a_reference_that_fails_in_the_middle_is_named():
     anything = object.__new__(problems.Anything)
     anything.run = SimpleNamespace(reference=SimpleNamespace(fault=lambda what: problems.CannotRun(f"the reference{what}")))
     told = "the reference raises RuntimeError: GET was unable to find an engine"
-    anything.ask = lambda calls, is_exact: [{"result": torch.ones(1)}, told]
+    anything.ask = lambda calls, in_float64: [{"result": torch.ones(1)}, told]
     with pytest.raises(problems.CannotRun, match="the reference is wrong: .*unable to find an engine"):
         anything.find_truths([SimpleNamespace(truth=None), SimpleNamespace(truth=None)])
 
