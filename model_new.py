@@ -44,8 +44,8 @@ same element of |A| |B|.
 
   * The float32 bound is not promised if |A| |B| overflows or a product underflows. Inputs that were constructed to
     exceed the bound have reached 2.4e-6. Up to k = 8192 no input exceeds 5.3e-6.
-  * On a CPU, torch's errors are larger if the result is a single row or column and its sums are long. On a CPU with
-    bfloat16 products, set_float32_matmul_precision("medium") lets torch round float32 operands to 8 bits.
+  * On a CPU, torch's errors are larger if the result is a single row or column and its sums are long. On a CPU that
+    supports bfloat16 products, set_float32_matmul_precision("medium") lets torch round float32 operands to 8 bits.
 
     subject                   promise
     -----------------------   --------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ _CUDA_TYPES = r"""
 #if defined(TRIL_MATMUL_RACECHECK)
 #define IF_RACECHECK(...) __VA_ARGS__
 // In racecheck builds every thread arrives at an mbarrier itself, because racecheck expects that. In all other builds
-// one thread arrives for its warp or team.
+// one thread arrives for its warp, or for its team of several warps.
 constexpr bool kEveryThreadArrives = true;
 #else
 #define IF_RACECHECK(...)
@@ -224,10 +224,11 @@ struct Gpu {
 struct Control {
   // 1: fixup_kernel computes all of this product, because an operand has an Inf, a NaN or too many outliers
   int fallback;
-  int outliers;   // how many elements are too small, beside the largest of their block, to be packed
+  int outliers;   // how many elements are too small to be packed, compared with the largest of their block
 };
 
-// A workspace begins with the 8-byte word of Progress. The Controls of all products follow it.
+// The workspace of an fp16x3 launch begins with an 8-byte word, which has the flags of Progress. The Controls of all
+// products follow it.
 [[maybe_unused]] constexpr int64_t kControlsOffset = 8;
 
 enum Kernel : int { kExactKernel, kSplitTf32Kernel, kSixteenBitKernel, kMmaKernel, kFp16x3Kernel };
@@ -337,10 +338,10 @@ DEVICE T* c_matrix(const Product& p, int number) { return static_cast<T*>(p.c) +
 
 enum Operand : int { kX, kY };
 
-// Whether k is the row index of a packed operand. Otherwise k is its column index. A triangular operand is packed as a
-// lower triangle, which determines its row index. A dense operand keeps its order in memory, with one exception: k is
-// never the row index of X alone. So k is the row index of neither operand (NT), of Y alone (NN), or of both (TN). The
-// fp16x3 kernel has one version for each of these three cases.
+// Whether k is the row index of an operand as the fp16x3 kernel packs it. Otherwise k is its column index. A triangular
+// operand is packed as a lower triangle, which determines its row index. A dense operand keeps its order in memory,
+// with one exception: k is never the row index of X alone. So k is the row index of neither operand (NT), of Y alone
+// (NN), or of both (TN). The fp16x3 kernel has one version for each of these three cases.
 HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   const bool x_k_is_row =
       p.x_range == KRange::kFromDiagonal || (!p.x_range && p.y_range != KRange::kToDiagonal && p.x_row < p.x_col);
@@ -401,7 +402,7 @@ struct TileOrder {
   int rows, cols;   // how many rows and columns of tiles one C has
   KRange x_range, y_range;
   int c_lower;
-  int edge, depth;   // the edge of a tile, and the number of all k, in units
+  int edge, depth;   // the edge of a tile, and the number of all k, in the units of `make`
 
   // `edge` and `unit` are in elements. The result has the edge and the k of tiles in units.
   HOST_DEVICE static TileOrder make(const Product& p, int edge, int unit = 1) {
@@ -704,8 +705,10 @@ constexpr int64_t kCrowdedShareNumerator = 8, kCrowdedShareDenominator = 5;
 // The search for the length of splits goes up in steps of a 32nd of that length.
 constexpr int64_t kLongestStepFraction = 32;
 
-// Returns the plan with the shortest splits with which the GPU has room for all clusters at once. The GPU has room for
-// clusters_at_once clusters. With only one CTA per SM it has room for first_clusters clusters.
+// Returns the plan with the shortest splits with which the GPU has room for all clusters at once. If the GPU has no
+// room even for one CTA per tile, the splits are the shortest that kCrowdedShareNumerator allows. If no such plan
+// exists, no tile is split. The GPU has room for clusters_at_once clusters. With only one CTA per SM it has room for
+// first_clusters clusters.
 inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t clusters_at_once, int64_t first_clusters) {
   const TileOrder tile_order = TileOrder::make(p, kBlock), in_k_blocks = TileOrder::make(p, kBlock, block_k);
   const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * SplitPlan::kMostSplits;
@@ -727,8 +730,8 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
                              kCrowdedShareDenominator * longest >= kCrowdedShareNumerator * even_share;
     if (crowded && !is_worth_it) continue;
     SplitPlan plan = {tile_order, uint32_t(tiles), SplitPlan::kMostSplits, {}, clusters};
-    // loads[t] is the number of k-blocks of the cluster whose first tile is t. All tiles of a cluster count as long as
-    // its first tile
+    // loads[t] is the number of k-blocks of the cluster whose first tile is t. This number is computed as if all
+    // tiles of the cluster were as long as the first one
     int64_t loads[4 * SplitPlan::kMostClusters], tile = 0, group_end = 0;
     for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
       const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0;
@@ -846,8 +849,8 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   // A small tile on the diagonal of a symmetric C takes half as long as another small tile: see on_diagonal_of_c
   const int64_t on_diagonal = is_stored_twice(p) ? p.batches * rows : 0;
   const int64_t with_pairs = small - (on_diagonal ? p.batches * (rows / 2) : 0);
-  // Diagonal pairs are used only if they reduce two waves of CTAs to one, because half of a pair takes a fifth longer
-  // than an ordinary tile
+  // With diagonal pairs, two CTAs compute three tiles. Pairs are used only if they reduce two waves of CTAs to one,
+  // because half of a pair takes a fifth longer than an ordinary tile
   const bool diagonal_pairs = small > sms && with_pairs <= sms;
   // The time of all small tiles, in units of the time of one that is not on the diagonal
   const int64_t full = diagonal_pairs ? with_pairs : small - on_diagonal / 2;
@@ -1041,7 +1044,7 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kMmaPath || gpu.major != 9 || gpu.sms < kMinHopperSms) return kMmaKernel;
   if (p.type == kFloat64) return kMmaKernel;
   if (p.type != kFloat32) return path != kHopperPath && is_mma_faster(p, gpu) ? kMmaKernel : kSixteenBitKernel;
-  // Whether operands can be copied 16 bytes at a time. The 16-bit kernel stands for this condition only
+  // Whether operands can be copied 16 bytes at a time. With kSixteenBitKernel, operands_to_copy tests this condition
   const bool chunks = !operands_to_copy(p, kSixteenBitKernel);
   if (path == kHopperPath || is_fp16x3_faster(p, gpu, chunks)) return kFp16x3Kernel;
   const int64_t tiles = TileOrder::make(p, kBlock).count() * p.batches;
@@ -1058,9 +1061,10 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
 # ---- PTX: one small function for each instruction that CUDA C++ has no name for. ----
 #
 # Most of the instructions need Hopper (sm_90a). Functions have the names of CUTLASS or of the PTX manual. Addresses
-# of shared memory are 32-bit integers. A function calls cuda::ptx if cuda::ptx has its instruction. It contains asm if
-# neither cuda::ptx nor CUDA's headers have the instruction, or if the address lies in another CTA of the cluster. The
-# cluster's barrier is asm because the headers have it only without the qualifier .aligned.
+# of shared memory are 32-bit integers. As a rule, a function calls cuda::ptx if cuda::ptx has its instruction. It
+# contains asm if neither cuda::ptx nor CUDA's headers have the instruction, or if the address lies in another CTA of
+# the cluster. barrier_wait is asm, too: cuda::ptx takes a pointer in place of the address. The cluster's barrier is asm
+# because the headers have it only without the qualifier .aligned.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -1076,7 +1080,7 @@ namespace ptx = cuda::ptx;
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
 #else
-constexpr int kArch = 900;   // device code needs some value in the host's pass too; no host code depends on it
+constexpr int kArch = 900;   // device code needs some value in the host's compilation too; no host code depends on it
 #endif
 
 // ---- PTX: addresses, clusters.
@@ -1222,7 +1226,7 @@ DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: 
 template <int kPending>
 DEVICE void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// The copy engine copies from global to shared memory, and counts the bytes on the barrier. The multicast version
+// The TMA unit copies from global to shared memory, and counts the bytes on the barrier. The multicast version
 // writes to the same address in both CTAs of a cluster, and counts on the barrier of each. Its mask 3 has one bit per
 // CTA.
 DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
@@ -1246,8 +1250,8 @@ DEVICE bool elect_one_sync() {
 
 // ---- PTX: warps, memory order, registers.
 
-// Waits until all kThreads threads of a team have called this function. Team t uses hardware barrier t + 1, because
-// __syncthreads uses barrier 0.
+// Waits until all kThreads threads of a team have called this function. A team is a group of warps of one CTA. Team t
+// uses hardware barrier t + 1, because __syncthreads uses barrier 0.
 template <int kThreads>
 DEVICE void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");
@@ -1661,7 +1665,7 @@ DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
 //
 // To promote is to add a sum of the tensor cores to a float32 total. If the same number is added again and again, the
 // rounding errors do not cancel. So after kChain promotions the total is added to a second total and reset to 0.
-constexpr int kChain = 32;   // the fp16x3 kernel promotes once per k-block
+constexpr int kChain = 32;   // the split-tf32 and the fp16x3 kernel promote once per k-block, so they count k-blocks
 
 // Adds the sums of a chain of promotions to the total, and begins the next chain.
 template <int kCount>
@@ -1736,7 +1740,8 @@ DEVICE void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_
     const uint8_t *x_stage = memory.stage[stage ^ 1][0], *y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = masked.value;
-      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // how many k, rows or columns a read takes
+      // A read takes kDepth successive k of a K-major operand, or at most kDepth rows or columns of an MN-major one
+      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;
       constexpr int kAllRows = kCount / Lanes::kNear, kRows = kAllRows < kDepth ? kAllRows : kDepth;
       constexpr int kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
       const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;
@@ -2038,7 +2043,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 
 // Launches a kernel with the SplitPlan of its product. Only fixup_kernel takes further arguments, which are in `extra`.
 // fixup_kernel may begin before the kernel ahead of it has ended. Without clusters, fixup_kernel has no more CTAs than
-// the GPU holds at once.
+// the GPU holds at once, because these CTAs take tiles from a queue.
 template <auto kKernel, typename Memory, typename... Extra>
 static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Extra&... extra) {
   // In stress builds, the number of clusters at once must not depend on how many registers the kernel takes
@@ -2145,7 +2150,7 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     ptx::mbarrier_init(&memory.sums_arrived, 1);
     barrier_init_fence();
   }
-  cluster_arrive_relaxed();   // write_tile waits for this before it sends sums to other CTAs
+  cluster_arrive_relaxed();   // write_tile waits for the arrival of all threads before it sends sums to other CTAs
   const WorkTile<float> work =
       find_work<float>(p, plan, ptx::get_sreg_clusterid_x(), cta_rank_in_cluster(), kSplitTf32BlockK);
   if (work.tile.i < 0) return;
@@ -2154,7 +2159,8 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
   const auto view_x = make_view(kX, p, work), view_y = make_view(kY, p, work);
   MmaCopier<float, kXKMajor, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   MmaCopier<float, kYKMajor, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
-  // `sum` belongs to the current chain. `total` is the sum of the chains that have ended
+  // `sum` belongs to the current chain. `total` is the sum of the chains that have ended. In the end `total` is added
+  // to `sum`
   float sum[32] = {}, total[32] = {};
   const MmaReader<float, kXKMajor, true> x_reader(shared_address(memory.stage[0][0]), threadIdx.x / 32 * 16);
   const SplitTf32YSplitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
@@ -2168,7 +2174,8 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     if (number >= 0) {
       // Wait for the stage, then split its X and Y
       cp_async_wait_group<kSplitTf32Stages - 1>();
-      // All copies to this stage have landed. The previous k-block has been multiplied, so memory.y may be overwritten
+      // After this barrier, all copies to this stage have landed. The previous k-block has been multiplied, so memory.y
+      // may be overwritten
       __syncthreads();
       splitter.split(stage);
       UNROLL for (int step = 0; step < 4; ++step) {
@@ -2176,7 +2183,8 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
         UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[step][e]), large[step][e], small[step][e]);
       }
       ptx::fence_proxy_async(ptx::space_shared);
-      // The whole stage has been read, so it may be filled again. All of Y is split, so wgmma may read memory.y
+      // After this barrier, the whole stage has been read, so it may be filled again. All of Y is split, so wgmma may
+      // read memory.y
       __syncthreads();
     }
     // Start the copies of the next k-block that uses this stage
@@ -2248,7 +2256,7 @@ template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
-struct alignas(256) MmaMemory {   // aligned to 256 bytes, since copiers permute the lowest eight bits of addresses
+struct alignas(256) MmaMemory {   // at least 128 bytes, since copiers permute the lowest seven bits of addresses
   uint8_t stage[kMmaStages][kMmaStageBytes];   // each stage holds X, then Y
   uint64_t sums_arrived;   // an mbarrier, which counts the bytes of sums from other CTAs
   WorkTile<T> work;
@@ -2341,7 +2349,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   __syncthreads();
   MmaFragments fragments[2];   // the fragments of this step, and of the next one
   read(0, 0, fragments[0]);
-  MmaSums<T> sum = {}, total = {};   // `total` is the sum of the chains that have ended
+  // `total` is the sum of the chains that have ended. In the end it is added to `sum`
+  MmaSums<T> sum = {}, total = {};
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
@@ -2352,7 +2361,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
     }
     // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
-    // The next stage is full. All threads have read this stage, so it may be filled again
+    // After this barrier, the next stage is full. All threads have read this stage, so it may be filled again
     __syncthreads();
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     read(next, 0, fragments[0]);
@@ -2370,8 +2379,8 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   // A sum that is not finite may be wrong, so it is summed again. In one case a zero of a mask met an Inf or a NaN. In
   // the other case float32 was split into two tf32 numbers, which turns Inf into NaN and may overflow
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // All threads have read the stages, so other CTAs may send sums there. Those CTAs need nothing that this CTA wrote,
-  // so the arrival is relaxed
+  // This thread has read the stages. Once all threads have arrived, other CTAs may send sums to the stages. Those CTAs
+  // need nothing that this CTA wrote, so the arrival is relaxed
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_arrived, plan.cluster_size == 1);
 }
@@ -2413,8 +2422,8 @@ _CUDA_MMA_LAUNCH = r"""
 template <typename T>
 static void launch_mma(const Product& p, const Gpu& gpu) {
   std::visit([&](auto x_k_major, auto y_k_major) {
-    // The minor number of the compute capability changes the result only before 9.0. There launch_tiles does not use
-    // the result, because those GPUs have no clusters
+    // The minor number of the compute capability changes the result only before 9.0. On those GPUs launch_tiles does
+    // not use the result, because they have no clusters
     const int ctas_per_sm = mma_ctas_per_sm<T>(100 * gpu.major);
     launch_tiles<mma_product<T, x_k_major, y_k_major>, MmaMemory<T>>(p, kMmaBlockK<T>, ctas_per_sm, gpu);
   }, constant(p.x_col == 1), constant(p.y_row == 1));
