@@ -842,70 +842,71 @@ constexpr int64_t kHalvedShareNumerator = 6, kHalvedShareDenominator = 5, kSmall
 // Returns the tiles of the 16-bit kernel. Large tiles, of 256 x 256, take the least time per element. But if there are
 // few of them, SMs are idle. docs/kernel.md has a table.
 inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
-  const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-  const int64_t small = p.batches * TileOrder::make(p, kSmallTile).count();
-  const int64_t large = p.batches * TileOrder::make(p, kLargeTile).count();
-  const int64_t over = large % pairs, rows = ceil_div(p.m, kSmallTile);
+  const int64_t sms = gpu.sms, sm_pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
+  const int64_t small_tiles = p.batches * TileOrder::make(p, kSmallTile).count();
+  const int64_t large_tiles = p.batches * TileOrder::make(p, kLargeTile).count();
+  const int64_t leftover_large_tiles = large_tiles % sm_pairs, rows = ceil_div(p.m, kSmallTile);
   // A small tile on the diagonal of a symmetric C takes half as long as another small tile: see on_diagonal_of_c
   const int64_t on_diagonal = is_stored_twice(p) ? p.batches * rows : 0;
-  const int64_t with_pairs = small - (on_diagonal ? p.batches * (rows / 2) : 0);
+  const int64_t ctas_with_pairs = small_tiles - (on_diagonal ? p.batches * (rows / 2) : 0);
   // With diagonal pairs, two CTAs compute three tiles. Pairs are used only if they reduce two waves of CTAs to one,
   // because half of a pair takes a fifth longer than an ordinary tile
-  const bool diagonal_pairs = small > sms && with_pairs <= sms;
+  const bool diagonal_pairs = small_tiles > sms && ctas_with_pairs <= sms;
   // The time of all small tiles, in units of the time of one that is not on the diagonal
-  const int64_t full = diagonal_pairs ? with_pairs : small - on_diagonal / 2;
+  const int64_t small_tiles_work = diagonal_pairs ? ctas_with_pairs : small_tiles - on_diagonal / 2;
 
   const int64_t min_for_4 = is_masked(p) ? kMinKBlocksFor4CtasMasked : kMinKBlocksFor4Ctas;
   int splits = 1;
-  if (4 * small <= sms && k_blocks >= min_for_4)
+  if (4 * small_tiles <= sms && k_blocks >= min_for_4)
     splits = SplitPlan::kMostSplits;
-  else if (2 * small <= sms && k_blocks >= kMinKBlocksFor2Ctas)
+  else if (2 * small_tiles <= sms && k_blocks >= kMinKBlocksFor2Ctas)
     splits = 2;
-  const bool is_tail_short = p.c_lower && p.batches == 1 && p.m % kLargeTile == 0 && over < large &&
-                             kTailSms * over <= sms && k_blocks >= kMinTailKBlocks;
+  const bool is_tail_short = p.c_lower && p.batches == 1 && p.m % kLargeTile == 0 &&
+                             leftover_large_tiles < large_tiles && kTailSms * leftover_large_tiles <= sms &&
+                             k_blocks >= kMinTailKBlocks;
 
-  bool wide = false;
+  bool is_large = false;
   if (splits == 1 && is_masked(p)) {
-    wide = small > large && 5 * small > kSmallTilesPer5Sms * sms;
+    is_large = small_tiles > large_tiles && 5 * small_tiles > kSmallTilesPer5Sms * sms;
   } else if (splits == 1) {
-    int64_t time_of_over = kLargeTileTime;
-    if (over == 0) time_of_over = 0;
-    else if (is_tail_short) time_of_over = kTailTime;
-    else if (2 * over <= pairs) time_of_over = kHalfTileTime;
-    const int64_t waves = (full + sms - 1) / sms;
-    const int64_t time_of_large = kLargeTileTime * (large / pairs) + time_of_over;
+    int64_t time_of_leftover = kLargeTileTime;
+    if (leftover_large_tiles == 0) time_of_leftover = 0;
+    else if (is_tail_short) time_of_leftover = kTailTime;
+    else if (2 * leftover_large_tiles <= sm_pairs) time_of_leftover = kHalfTileTime;
+    const int64_t waves = (small_tiles_work + sms - 1) / sms;
+    const int64_t time_of_large = kLargeTileTime * (large_tiles / sm_pairs) + time_of_leftover;
     const int64_t time_of_small =
-        std::max(kSmallTileTime * waves, kSharedSmSmallTileTime * full * (k_blocks + kSmallTileOverhead) /
+        std::max(kSmallTileTime * waves, kSharedSmSmallTileTime * small_tiles_work * (k_blocks + kSmallTileOverhead) /
                                              ((k_blocks + kLargeTileOverhead) * sms));
-    wide = time_of_large < time_of_small;
+    is_large = time_of_large < time_of_small;
   }
 
-  ClusterTiles tiles = {TileOrder::make(p, wide ? kLargeTile : kSmallTile, kBlock), int(p.batches)};
+  ClusterTiles tiles = {TileOrder::make(p, is_large ? kLargeTile : kSmallTile, kBlock), int(p.batches)};
   tiles.splits = splits;
-  tiles.diagonal_pairs = diagonal_pairs && !wide;
-  const int64_t all = wide ? large : diagonal_pairs ? full : small;
-  const int64_t at_once = sms / (wide ? 2 : splits);   // clusters
-  const int64_t leftover_tiles = wide ? over : full % at_once;
+  tiles.diagonal_pairs = diagonal_pairs && !is_large;
+  const int64_t all_tiles = is_large ? large_tiles : diagonal_pairs ? small_tiles_work : small_tiles;
+  const int64_t clusters_at_once = sms / (is_large ? 2 : splits);
+  const int64_t leftover_tiles = is_large ? leftover_large_tiles : small_tiles_work % clusters_at_once;
   int64_t column_split_tiles = 0;
   if (splits == 1 && is_masked(p)) {
-    const int64_t overhead = wide ? 0 : kSmallTileMaskedOverhead;
-    int64_t work = p.batches * tiles.order.work() + all * overhead;
+    const int64_t overhead = is_large ? 0 : kSmallTileMaskedOverhead;
+    int64_t work = p.batches * tiles.order.work() + all_tiles * overhead;
     for (int group = 0; group < tiles.order.groups(); ++group) {
       const int64_t length = tiles.order.length(group) + overhead;
-      if (kHalvedShareDenominator * at_once * length <= kHalvedShareNumerator * work) break;
+      if (kHalvedShareDenominator * clusters_at_once * length <= kHalvedShareNumerator * work) break;
       const int64_t found = p.batches * tiles.order.tiles_in_group(group);
       column_split_tiles += found;
       work += found * length / 2;   // two halves together take 1.5 times as long as the whole tile
     }
-  } else if (wide && is_tail_short) {
+  } else if (is_large && is_tail_short) {
     tiles.tail_tiles = int(leftover_tiles);
-  } else if (splits == 1 && 2 * leftover_tiles <= at_once) {
+  } else if (splits == 1 && 2 * leftover_tiles <= clusters_at_once) {
     // Whole leftover tiles would leave at least half of the clusters idle. Tiles on the diagonal come last and are
     // not split
-    column_split_tiles = std::min(leftover_tiles, wide ? large : small - on_diagonal);
+    column_split_tiles = std::min(leftover_tiles, is_large ? large_tiles : small_tiles - on_diagonal);
   }
-  const int64_t count = all + column_split_tiles - tiles.tail_tiles;
-  tiles.clusters = int(std::min(at_once, count));
+  const int64_t count = all_tiles + column_split_tiles - tiles.tail_tiles;
+  tiles.clusters = int(std::min(clusters_at_once, count));
   tiles.column_split_tiles = int(column_split_tiles);
   tiles.count = int(std::min(count, kMaxSize + 1));   // launch_sixteen_bit rejects too many
   return tiles;
@@ -2547,7 +2548,7 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 }
 
 // Waits until a tile has arrived in the ring, and returns the tile. tile_seq is its number among the tiles that this
-// cluster requests. Consumers may pass it modulo 2 * kQueued, which leaves the entry and the parity as they are.
+// cluster requests. Consumers may give it modulo 2 * kQueued, which leaves the entry and the parity as they are.
 // Producers, consumers and mask warps call this for every tile. No entry of the ring is overwritten too early, for two
 // reasons:
 //   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring has more entries.
