@@ -2497,10 +2497,10 @@ struct TileQueue {
 //   Memory                   the policy's part of shared memory: the stages, and more
 //   kStages                  how many stages the pipeline has
 //   kDepth                   the most k-blocks that the stages hold at once
-//   kCtas                    how many CTAs of a cluster share copies
+//   kCtas                    how many CTAs together compute one split of a tile, and share its copies
 //   kBlocksN                 the width of a tile, in blocks. The height of a tile is the same.
-//   kRequestAhead            how many k-blocks before the end of a tile the next tile is requested. If it were
-//                            requested earlier, a cluster that is free sooner might not get it.
+//   kRequestAhead            how many k-blocks before the end of a tile the next tile is requested. An earlier
+//                            request might take the next tile from a cluster that is free sooner.
 //   kQueuesFirstTile         true: a cluster's first tile comes from the queue; false: the first tile has the cluster's
 //                            number
 //   kProducerRequestsTiles   true: the producer requests the next tile; false: run_policy_warps does
@@ -2548,13 +2548,13 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 }
 
 // Waits until a tile has arrived in the ring, and returns the tile. tile_seq is its number among the tiles that this
-// cluster requests. Consumers may give it modulo 2 * kQueued, which leaves the entry and the parity as they are.
-// Producers, consumers and mask warps call this for every tile. No entry of the ring is overwritten too early, for two
-// reasons:
+// cluster requests. Consumers may give it modulo 2 * kQueued, which changes neither the entry nor the parity.
+// Producers and consumers call this for every tile. In SixteenBitPolicy two mask warps, which set elements beyond a
+// diagonal to zero, call it as well. No entry of the ring is overwritten too early, for two reasons:
 //   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring has more entries.
-//   - The mask warps of SixteenBitPolicy cannot fall behind. If an operand is triangular, each tile has masked blocks,
-//     for which the consumers wait. The only exception is a half of a tile that lies beyond the last column of C. Only
-//     a cluster's first tile may be such a half.
+//   - The mask warps cannot fall behind. If an operand is triangular, each tile has masked blocks, for which the
+//     consumers wait. The only exception is a half of a tile that lies beyond the last column of C. Only a cluster's
+//     first tile may be such a half, since is_skipped leaves out all others.
 template <typename Policy>
 DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2595,7 +2595,7 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
 // sums += X Y. x and y are the descriptors of the operands.
 template <typename T, int kN, int kMajorX, int kMajorY>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  // The distance in bytes from one step of 16 k to the next
+  // The distance in bytes from one step of k to the next. A step is 16 elements of k
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
@@ -2761,9 +2761,9 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
 #
 # Takes 16-bit operands with a stride of 1. Their addresses and other strides are multiples of 16 bytes. Produces all of
 # C. The one exception is a symmetric C with a masked operand: there `mirror` adds the upper triangle. Nothing is
-# packed: wgmma reads the boxes of a tensor map in the 128-byte swizzle, K-major or MN-major. Two warps mask the blocks
-# on a diagonal. The zeros of a mask may meet Inf in the tensor cores, which gives NaN. So boxes of C that are not
-# finite are summed again on the exact path, by CTAs that have no tile left.
+# packed: TMA copies boxes of 64 x 64 elements to shared memory in the 128-byte swizzle, and wgmma reads them K-major or
+# MN-major. Two warps mask the blocks on a diagonal. The zeros of a mask may meet Inf in the tensor cores, which gives
+# NaN. So 64 x 64 boxes of C that are not finite are summed again on the exact path, by CTAs that have no tile left.
 _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
@@ -3137,9 +3137,9 @@ struct SixteenBitPolicy {
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
       // Each CTA writes its sums to its own stages, which nothing fills again: a cluster that shares k has one tile.
-      // Then the first warpgroups of the cluster add up the boxes, one each, in the order of the splits, from the
-      // shared memory of all CTAs. Of four CTAs the last two have no box. tile_product keeps every CTA until all
-      // warpgroups have read
+      // Then the first four warpgroups of the cluster add up one box each, in the order of the splits, from the shared
+      // memory of all CTAs. In a cluster of four CTAs the last two have no box. tile_product keeps every CTA until all
+      // warpgroups have read the sums
       float4* sums = reinterpret_cast<float4*>(shared.policy.stage);
       static_assert(sizeof(shared.policy.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // all consumers have read the stages
@@ -3296,10 +3296,11 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ----
 #
-# Takes float32 matrices of any strides. Produces packed blocks: 64 x 64 elements as float16 hi and lo, in the order in
-# which wgmma reads shared memory. Each block also has metadata: the factor that undoes its scale, and its outliers. The
-# scale is a power of two. It brings the largest magnitude of the block to at least 32760 and below 65520, where float16
-# ends. One packed matrix serves all three contractions, since wgmma reads K-major and MN-major operands.
+# Takes float32 matrices of any strides. Produces packed blocks of 64 x 64 elements, in the order in which wgmma reads
+# shared memory. Each element is scaled and becomes two float16 numbers: hi, and the remainder lo. Each block also has
+# metadata: the factor that undoes its scale, and its outliers. The scale is a power of two. It brings the largest
+# magnitude of the block to at least 32760 and below 65520, where float16 ends. One packed matrix serves all three
+# contractions, since wgmma reads K-major and MN-major operands.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
@@ -3467,14 +3468,14 @@ DEVICE float power_of_two(int exponent) { return __int_as_float((127 + exponent)
 // falls back. tile_product sets kPackingDone.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
 
-// Returns the Progress bits of this launch to pack_blocks. The result is below kPackingDone once CTA 0 has reset the
-// counters. Until then the word has the number of another launch, so the result is larger. A graph that is launched
-// again has the same number as before. There the old word still has kPackingDone, so the result is not below it.
+// Returns the Progress bits of this launch. Only pack_blocks calls this. The result is below kPackingDone once CTA 0
+// has reset the counters. Until then the word has the number of another launch, so the result is larger. A graph that
+// is launched again has the same number as before. There the old word still has kPackingDone until the reset.
 DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
 
-// Records the outliers of a block, or requests the fallback for its product. More than eight outliers per line of
-// blocks also request the fallback. Each outlier costs work in every tile of its row or column, so many outliers would
-// be slower than recomputing the product.
+// Records the outliers of a block, or requests the fallback for its product. The fallback is also requested if the
+// product has, on average, more than eight outliers per line of blocks. Each outlier costs work in every tile of its
+// row or column, so many outliers would be slower than recomputing the product.
 DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fallback) {
   Control& control = args.controls[product];
   if (outliers &&
@@ -3656,7 +3657,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
-    // The code below writes words that CTA 0 resets, so a CTA that writes them first waits for CTA 0. CUDA promises no
+    // The code below writes words that CTA 0 resets. So a CTA waits for CTA 0 before it writes them. CUDA promises no
     // order of CTAs, but every GPU so far starts CTAs in the order of their numbers. CTA 0 waits for no other CTA, so
     // the wait ends. The stress build (tests/test_stress.py) delays CTA 0 to test this.
     if (wide || non_finite) {
@@ -4068,7 +4069,8 @@ struct Fp16x3Policy {
   }
 
   // Computes one tile. A ClusterTile in registers would take registers that the sums need. So at the end of each chain
-  // the ClusterTile is read from shared memory. The flags hold the tile_seq that finds it there.
+  // the ClusterTile is read from the ring in shared memory. The flags hold the tile_seq of the next tile, so this tile
+  // is in the entry before it.
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile&, int& tile_seq,
                              PipelineState<kStages>& pipeline) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
@@ -4312,10 +4314,10 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 
 # ---- Inverse: 64 rows of the inverse of a triangular matrix at a time. ----
 #
-# Takes a lower triangular matrix X, float32 or float64, and a product of two matrices. The first is 64 rows of X, left
-# of the diagonal block. The second is the rows of the inverse that are known. Produces the next 64 rows of the inverse.
-# The binding calls launch_inverse once per 64 rows. docs/kernel.md says why these rows are solved for, and the diagonal
-# block is not inverted.
+# Takes a lower triangular matrix X, float32 or float64, which the binding and docs/kernel.md call L. Also takes the
+# product of 64 rows of X, left of the diagonal block, and the rows of the inverse that are known. Produces the next 64
+# rows of the inverse. The binding calls launch_inverse once per 64 rows. docs/kernel.md says why the kernel solves for
+# these rows and does not invert the diagonal block.
 _CUDA_INVERSE = r"""
 // ---- Inverse: rows of it, by substitution.
 
@@ -4413,8 +4415,8 @@ static Packed describe_packed(const Product& p, Operand operand) {
 // Progress. The words that pack_blocks resets follow, the Controls first. Everything else comes last.
 struct Workspace {
   // The size of a workspace, modulo 128, is the version of this layout. A change of the layout needs another version.
-  // By the size, launch_gradients refuses operands that another build of this file has packed. It need not read the
-  // device's memory for that.
+  // launch_gradients compares sizes. So it refuses operands that a build with another layout has packed, and need not
+  // read the device's memory for that.
   static constexpr int kLayoutVersion = 1;
   static_assert(kLayoutVersion > 0 && kLayoutVersion < 128, "sizes are multiples of 128 and this");
   Fp16x3Product product[2];   // one product, or both gradients
@@ -4707,8 +4709,8 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.k = k;
   p.type = element_type(x);
   p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  // A matrix with a single row or column may have two equal strides. In any other matrix the two strides differ. The
-  // stride of the dimension of length 1 is never used, so the length of the other dimension replaces that stride.
+  // A matrix with a single row or column may have two equal strides. The stride of the dimension of length 1 is never
+  // used, so the length of the other dimension replaces that stride.
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
@@ -4864,7 +4866,7 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.nbytes(), on)) return {dx, dy};
   // The workspace does not suit the product. Either torch's TF32 setting has changed since the forward, or a
   // saved-tensor hook has changed a tensor. For example, the hook has copied a matrix that the batch shared, so that
-  // the batch now has several matrices. Another example is a workspace of another size.
+  // the batch now has several matrices. Or the hook has returned a workspace of another size.
   return {};
 }
 
@@ -5354,8 +5356,8 @@ def _private(path):
 _DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
 _keys_of = _private("_C._dispatch_keys")
 _keys_around = _private("_C._dispatch_tls_local_include_set")  # keys that modes, transforms and tracing add to a call
-# torch.func nests derivatives in levels. In this context an autograd.Function may record a derivative, of the innermost
-# level alone
+# torch.func nests derivatives in levels. Inside this context manager an autograd.Function may record a derivative, but
+# only that of the innermost level
 _allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
@@ -5412,9 +5414,9 @@ def _checked_flags(function, **flags):
 def _validate_and_broadcast(function, A, B, contraction, structure, names="AB", autocast=True):
     """Checks the operands of a product, and returns them with broadcast leading dimensions.
 
-    If the argument `autocast` is True and torch's autocast is enabled, the operands get the dtype of autocast. float64
-    operands keep their dtype. Error messages name the function by `function`, and the operands by the letters of
-    `names`. A TypeError, ValueError or RuntimeError says which operand is not accepted, and what is accepted.
+    If the argument `autocast` is True and torch's autocast is enabled, the operands get the dtype of autocast. If one
+    is float64, both keep their dtypes. Error messages name the function by `function`, and the operands by the letters
+    of `names`. A TypeError, ValueError or RuntimeError says which operand is not accepted, and what is accepted.
     """
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         must = f"{function}: {name} must"
@@ -5673,7 +5675,7 @@ def _product_by_torch(X, Y, contraction, structure):
 
 
 def _inverse_by_torch(L, unit):
-    """Returns the inverses X of lower triangular matrices L. X has the NaN and Inf of a substitution column by column.
+    """Returns the inverses X of lower triangular matrices L. NaN and Inf are where column-wise substitution has them.
 
     If `unit` is True, ones take the place of the elements on L's diagonal.
     """
@@ -5732,7 +5734,7 @@ def _inverses_of_specials(L, X, diagonal):
     X = X.masked_fill_(is_special, 0.0)
 
     # The first special element of each column is computed as in substitution. Its sign is the first one of the guessed
-    # signs. The first special element of column j is computed from row j of L[batch, row].
+    # signs. Row j of L[batch, row] is the row of L that computes this element of column j.
     row = first.clamp(max=N - 1)
     sums = (L[batch, row].triu_() * X.mT).sum(-1)
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
@@ -5813,8 +5815,8 @@ def _count_inverse_flops(L, unit, *, out_val, **_):
 # ---- Registration: the operators, as PyTorch knows them. ----
 #
 # torch.compile, torch.export and torch.func see the operators torch.ops.tril_matmul.product and .inverse. A notebook
-# may execute this file again. The file then defines both operators anew, and torch destroys the earlier ones. The code
-# below therefore looks an operator up at each call.
+# may execute this file again. The file then defines both operators anew, and torch removes the earlier operators. The
+# code below therefore looks an operator up at each call.
 
 
 class _Product(torch.autograd.Function):
@@ -6087,8 +6089,8 @@ def _call_flattening_batch(function, A, B, contraction, structure, names="AB", l
 
     The shared matrix is A if `left` is True, and B otherwise. A shared matrix on the right multiplies all rows of the
     batch at once. A shared matrix on the left multiplies all columns of the batch at once, but that needs copies. The
-    copies are made only where they save time: the gradient of the shared matrix is then computed once, not once per
-    product of the batch.
+    copies are made only where they save time. That is the case for single columns. It is also the case for few columns
+    if the shared matrix needs a gradient, which is then computed once, not once per product of the batch.
     """
     one, many = (A, B) if left else (B, A)
     # Operands of a subclass are not flattened, because a DTensor may be sharded along the dimensions that would be
@@ -6260,7 +6262,8 @@ def explain(A, B, problem="lower"):
             'cpu', 'torch', 'meta': no kernel. 'torch' stands for a GPU before compute capability 8.0.
         'fallback': True if an operand has Inf, NaN or too many outliers, so that another kernel computed.
         'fallback_at': the indices of the products that fell back, with all leading dimensions flattened into one.
-        'outliers': how many elements of the batch are too small for such a pair. Outliers are stored separately.
+        'outliers': how many elements of the batch are too small, beside the largest of their block, to be packed as
+            pairs of float16. Outliers are stored separately.
         'masks': the masks of A, B and the result, each 'dense', 'lower', 'upper' or 'symmetric'.
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor such as DTensor, and what the
