@@ -2956,7 +2956,7 @@ struct SixteenBitPolicy {
   static DEVICE uint16_t* result(const Product& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
 
   // A block of 64 lines of an operand, and the range of k-blocks in which it has elements.
-  struct Line {
+  struct LineBlock {
     int first;           // the first line, in elements
     int begin, length;   // the first k-block, and the number of k-blocks; the range may go beyond the end of k
   };
@@ -2964,7 +2964,7 @@ struct SixteenBitPolicy {
   // The values that the producer finds once per tile for `load`. A single thread takes a hundred instructions for this.
   // In a small tile, the same work for each k-block would take longer than the tensor cores do.
   struct Operands {
-    Line x[kBlocksM], y[kBlocksY];
+    LineBlock x[kBlocksM], y[kBlocksY];
     // How many boxes of Y this CTA copies, and the index in a stage of the first of these boxes
     int y_boxes, first_y_box;
     int bytes;                    // bytes that land in this CTA's stage per k-block
@@ -2978,14 +2978,15 @@ struct SixteenBitPolicy {
   }
   static DEVICE Operands find_operands(const Product& args, Shared&, const ClusterTile& tile) {
     const int rank = kWide ? cta_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
-    auto line = [&](KRange of_operand, int block) {
+    auto line_block = [&](KRange of_operand, int block) {
       const KRange side = kStoresTwice ? KRange::kAll : of_operand;
-      return Line{block * kBlock, side == KRange::kFromDiagonal ? block : 0,
-                  side == KRange::kToDiagonal ? block + 1 : args.tiles.order.depth};
+      return LineBlock{block * kBlock, side == KRange::kFromDiagonal ? block : 0,
+                       side == KRange::kToDiagonal ? block + 1 : args.tiles.order.depth};
     };
     Operands operands;
-    UNROLL for (int u = 0; u < kBlocksM; ++u) operands.x[u] = line(args.p.x_range, tile.row + rank * kBlocksM + u);
-    UNROLL for (int u = 0; u < kBlocksY; ++u) operands.y[u] = line(args.p.y_range, tile.col + rank * blocks + u);
+    const int first_row = tile.row + rank * kBlocksM;
+    UNROLL for (int u = 0; u < kBlocksM; ++u) operands.x[u] = line_block(args.p.x_range, first_row + u);
+    UNROLL for (int u = 0; u < kBlocksY; ++u) operands.y[u] = line_block(args.p.y_range, tile.col + rank * blocks + u);
     const bool diagonal = on_diagonal_of_c(args, tile);
     operands.y_boxes = diagonal ? 0 : blocks;
     operands.first_y_box = kBlocksM + rank * blocks;
@@ -3006,7 +3007,7 @@ struct SixteenBitPolicy {
     const bool masked = !kStoresTwice && (x < kBlocksN || y < tile.cols);
     auto& stage = shared.policy.stage[pipeline.stage];
     uint64_t* barrier = &(masked ? shared.policy.landed : shared.full)[pipeline.stage];
-    auto tma_load = [&](bool multicast, int box, const CUtensorMap& map, bool lines_first, const Line& line,
+    auto tma_load = [&](bool multicast, int box, const CUtensorMap& map, bool lines_first, const LineBlock& line,
                         int batch) {
       const int depth =
           (kStoresTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : args.tiles.order.depth) * kBlock;
@@ -3117,8 +3118,8 @@ struct SixteenBitPolicy {
         kOnDiagonal ? (tile.pair_half == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_block;
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* c = result(args, tile.batch);
-    // `found` is loaded this early, so that it arrives while C is written
-    const uint64_t found =
+    // `last_word` is loaded this early, so that it arrives while C is written
+    const uint64_t last_word =
         !kStoresTwice && is_masked(args.p) ? load_relaxed(args.non_finite.words + args.non_finite.boxes) : 0;
     uint32_t non_finite = 0;   // the boxes that are not finite: one bit per column of boxes
     auto store = [&](int box_slot, int i, int j, float* sum) {
@@ -3172,7 +3173,7 @@ struct SixteenBitPolicy {
         args.non_finite.add(first + __ffs(bits) - 1);
       __syncwarp();
     }
-    if (!kStoresTwice && threadIdx.x % 128 == 0 && (non_finite || args.non_finite.parts(found)))
+    if (!kStoresTwice && threadIdx.x % 128 == 0 && (non_finite || args.non_finite.parts(last_word)))
       shared.policy.unfinished[group] = true;
   }
 
@@ -4157,18 +4158,18 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
     const auto other = make_view(is_x ? kY : kX, p, work);
     const int line = other.first_line + thread, block_line = is_x ? tile.i : tile.j,
               matrix = find_matrix(packed, batch);
-    const bool transposed = k_is_row(operand, p);
-    const uint32_t* wide = wide_in_line(packed, matrix, transposed, block_line);
+    const bool is_k_row = k_is_row(operand, p);
+    const uint32_t* wide = wide_in_line(packed, matrix, is_k_row, block_line);
     const int words = wide[0] == 0 ? 0 : mask_words(ceil_div(p.k, kBlock));
     NO_UNROLL for (int word = 1; word < words; ++word)
       NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 33,
-                  block = find_block(args, operand, transposed, block_line, k_block);
+                  block = find_block(args, operand, is_k_row, block_line, k_block);
         const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block];
         NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
-          const int line_in_block = transposed ? outlier.col : outlier.row,
-                    k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
+          const int line_in_block = is_k_row ? outlier.col : outlier.row,
+                    k = k_block * kBlock + (is_k_row ? outlier.row : outlier.col);
           if (line_in_block % kSets != set || line >= other.lines || !is_in_range(other.k_range, line, k)) continue;
           const float other_value = other.data[line * other.line_stride + k * other.k_stride];
           const BlockHead& head =
