@@ -17,19 +17,21 @@ class Domain:
     SAMPLE = 1 << 20  # at most this many elements of a tensor, and of each row for its sum, are examined
 
     def __init__(self, X):
-        some = X.flatten()[: self.SAMPLE].double()
-        self.fixed = (
-            bool((some == some.round()).all()) or some.numel() > 4 * self.FEW and some.unique().numel() <= self.FEW
+        sample = X.flatten()[: self.SAMPLE].double()
+        self.is_discrete = (
+            bool((sample == sample.round()).all())
+            or sample.numel() > 4 * self.FEW
+            and sample.unique().numel() <= self.FEW
         )
-        self.has_zeros = bool((some == 0).double().mean() > 1 / 8)
+        self.has_zeros = bool((sample == 0).double().mean() > 1 / 8)
         self.is_symmetric = X.dim() > 1 and X.shape[-1] == X.shape[-2] > 1 and torch.equal(X, X.mT)
         sums = X[..., : self.SAMPLE].double().sum(-1) if X.dim() else X.double()
         self.is_distribution = (
-            X.dim() > 0 and X.shape[-1] > 1 and bool((some >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
+            X.dim() > 0 and X.shape[-1] > 1 and bool((sample >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
         )
 
     def multiplied(self, X, factors):
-        if self.fixed or self.is_distribution:
+        if self.is_discrete or self.is_distribution:
             return X
         if self.is_symmetric:
             factors = factors.triu() + factors.triu(1).mT
@@ -49,22 +51,22 @@ class Changes:
     def uniform(self, *shape):
         return torch.rand(shape, generator=self.stream, device=self.device)
 
-    def whole(self, X, least, most):
-        """Returns random whole numbers from `least` to `most` in the shape of X, in 8 bits to save memory."""
-        made = torch.empty(X.shape, dtype=torch.int8, device=self.device)
-        return made.random_(least, most + 1, generator=self.stream)
+    def whole(self, X, lowest, highest):
+        """Returns random whole numbers from `lowest` to `highest` in the shape of X, in 8 bits to save memory."""
+        numbers = torch.empty(X.shape, dtype=torch.int8, device=self.device)
+        return numbers.random_(lowest, highest + 1, generator=self.stream)
 
     def one_of(self, X):
         """Returns the flat index of a random element that is not zero, if X has one."""
-        at = int(self.uniform(1) * X.numel())
-        return (at + int((X.flatten().roll(-at) != 0).byte().argmax())) % X.numel()
+        start = int(self.uniform(1) * X.numel())
+        return (start + int((X.flatten().roll(-start) != 0).byte().argmax())) % X.numel()
 
     def signs(self, X, domain):
         return domain.multiplied(X, 1 - 2 * self.whole(X, 0, 1))
 
     def powers_of_two(self, X, domain):
-        most = 3 if X.dtype == torch.float16 else 8
-        return domain.multiplied(X, torch.exp2(self.whole(X, -most, most).float()))
+        max_exponent = 3 if X.dtype == torch.float16 else 8
+        return domain.multiplied(X, torch.exp2(self.whole(X, -max_exponent, max_exponent).float()))
 
     def small(self, X, domain):
         return domain.multiplied(X, torch.full_like(X, 2.0**-6))
@@ -121,8 +123,8 @@ VARIANTS = {
 def vary(change, tensors, seed, device):
     """Applies a change to the floating-point tensors. Returns all tensors, or None if no tensor has changed."""
     changes = Changes(seed, device)
-    made = [change(changes, X, Domain(X)) if X.is_floating_point() and X.numel() else X for X in tensors]
-    return None if all(torch.equal(X, Y) for X, Y in zip(made, tensors, strict=True)) else made
+    changed = [change(changes, X, Domain(X)) if X.is_floating_point() and X.numel() else X for X in tensors]
+    return None if all(torch.equal(X, Y) for X, Y in zip(changed, tensors, strict=True)) else changed
 
 
 def perturb(tensors, seed, device, absolute):
@@ -133,17 +135,17 @@ def perturb(tensors, seed, device, absolute):
     seed with opposite signs. So such a pair of seeds moves a linear result to both sides of the truth, and breaks near
     ties both ways.
     """
-    changes, made = Changes(seed // 2, device), []
+    changes, perturbed = Changes(seed // 2, device), []
     for X in tensors:
         if X.is_floating_point() and X.numel():
-            most = torch.finfo(X.dtype).eps * (1 if X.dtype.itemsize == 2 else 16)
-            # `off` is positive everywhere for seed 0, and negative everywhere for seed 1. Errors of random signs would
-            # cancel in a sum of many elements.
+            max_error = torch.finfo(X.dtype).eps * (1 if X.dtype.itemsize == 2 else 16)
+            # `errors` is positive everywhere for seed 0, and negative everywhere for seed 1. Errors of random signs
+            # would cancel in a sum of many elements.
             signs = 1 - 2 * changes.whole(X, 0, 1) if seed > 1 else 1
-            off = signs * (0.5 + changes.uniform(*X.shape) / 2) * (-most if seed % 2 else most)
-            X = X.double() + off * (X.double().abs().max() if absolute else X.double())
-        made.append(X)
-    return made
+            errors = signs * (0.5 + changes.uniform(*X.shape) / 2) * (-max_error if seed % 2 else max_error)
+            X = X.double() + errors * (X.double().abs().max() if absolute else X.double())
+        perturbed.append(X)
+    return perturbed
 
 
 # ==== 2. Truth and bounds ====
@@ -171,8 +173,8 @@ def magnitudes(X):
 
 def worst(errors):
     """Returns the largest error and its flat index."""
-    at = int(errors.argmax())
-    return float(errors[at]), at
+    index = int(errors.argmax())
+    return float(errors[index]), index
 
 
 class Truth:
@@ -192,9 +194,9 @@ class Truth:
         self.is_integral = not self.reference.is_floating_point()
         self.high = self.reference if exact is None else real(exact).flatten()
         if self.is_integral:
-            self.least = 0.0
+            self.smallest_bound = 0.0
             return
-        self.least, self.scale = tolerance_of(reference.dtype), 1.0
+        self.smallest_bound, self.scale = tolerance_of(reference.dtype), 1.0
         if ordinary and self.high.numel():
             largest = max(float(magnitudes(self.high[part]).max()) for part in self.chunks())
             self.scale = min(max(largest, 0.1 if reference.dtype.itemsize == 2 else 0.01), 1.0)
@@ -203,32 +205,32 @@ class Truth:
         if not all(bool(self.high[part].isfinite().all()) for part in self.chunks()):
             self.high = torch.where(self.high.isfinite(), self.high, self.reference.to(self.high.dtype))
 
-    def errors(self, part, found, low=None, most=None):
-        """Returns the errors of `found`, the slice `part` of the flat result.
+    def errors(self, part, result, lower=None, upper=None):
+        """Returns the errors of `result`, the slice `part` of the flat result.
 
-        If `low` and `most` are given, any number between them has the error 0.
+        If `lower` and `upper` are given, any number between them has the error 0.
         """
         reference, high = self.reference[part], self.high[part]
         if self.is_integral:
-            return ((found != high) & (found != reference)).double()
-        wide, high = found.double(), high.double()
-        low, most = (high, high) if low is None else (low, most)
-        errors = torch.maximum(low - wide, wide - most).clamp_min_(0) / (self.scale + high.abs())
+            return ((result != high) & (result != reference)).double()
+        result64, high = result.double(), high.double()
+        lower, upper = (high, high) if lower is None else (lower, upper)
+        errors = torch.maximum(lower - result64, result64 - upper).clamp_min_(0) / (self.scale + high.abs())
         errors.nan_to_num_(nan=math.inf, posinf=math.inf)
-        same = (found == reference) | (found.isnan() & reference.isnan())
+        same = (result == reference) | (result.isnan() & reference.isnan())
         return errors.masked_fill_(same & ~reference.isfinite(), 0.0)
 
     def chunks(self):
-        return [slice(at, at + CHUNK) for at in range(0, self.high.numel(), CHUNK)]
+        return [slice(start, start + CHUNK) for start in range(0, self.high.numel(), CHUNK)]
 
-    def worst(self, found):
+    def worst(self, result):
         """Returns the largest error of a result and its flat index."""
-        found = real(found).flatten()
-        each = [(worst(self.errors(part, found[part])), part.start) for part in self.chunks()]
-        return max(((error, start + at) for (error, at), start in each), default=(0.0, 0))
+        result = real(result).flatten()
+        worst_of_chunks = [(worst(self.errors(part, result[part])), part.start) for part in self.chunks()]
+        return max(((error, start + index) for (error, index), start in worst_of_chunks), default=(0.0, 0))
 
     def bound(self, reference_error):
-        return max(self.least, MULTIPLE * reference_error)
+        return max(self.smallest_bound, MULTIPLE * reference_error)
 
     def likely_integers(self, perturbed):
         """Returns the least and the greatest integer that worst_beside_ties() accepts at a tie.
@@ -237,14 +239,14 @@ class Truth:
         both sides. If the range has no negative numbers, it is not extended below 0. The integers may be positions, as
         argmax returns them, which are never negative.
         """
-        seen = [int(edge) for X in (self.high, *perturbed) if X.numel() for edge in (X.min(), X.max())]
-        if not seen:
+        extremes = [int(edge) for X in (self.high, *perturbed) if X.numel() for edge in (X.min(), X.max())]
+        if not extremes:
             return 0, 0
-        width = max(seen) - min(seen)
-        least = min(seen) - width
-        return max(least, 0) if min(seen) >= 0 else least, max(seen) + width
+        width = max(extremes) - min(extremes)
+        lowest = min(extremes) - width
+        return max(lowest, 0) if min(extremes) >= 0 else lowest, max(extremes) + width
 
-    def worst_beside_ties(self, found, perturbed, bound):
+    def worst_beside_ties(self, result, perturbed, bound):
         """Returns the largest error that ties do not explain, its flat index, and the number of ties.
 
         A tie is an element whose error exceeds `bound` according to errors(), but not according to this method, which
@@ -253,29 +255,29 @@ class Truth:
         of these results and the truth. An integer has the error 0 if two conditions hold: one of these results differs
         there from the truth, and the integer lies in the range of likely_integers().
         """
-        found, tied, largest = real(found).flatten(), 0, (0.0, 0)
+        result, ties, largest = real(result).flatten(), 0, (0.0, 0)
         perturbed = [real(X).flatten() for X in perturbed]
         if self.is_integral:
-            least, most = self.likely_integers(perturbed)
+            lowest, highest = self.likely_integers(perturbed)
         for part in self.chunks():
-            errors, high = self.errors(part, found[part]), self.high[part]
-            before = errors > bound
+            errors, high = self.errors(part, result[part]), self.high[part]
+            exceeded = errors > bound
             if self.is_integral:
-                likely = (found[part] >= least) & (found[part] <= most)
+                likely = (result[part] >= lowest) & (result[part] <= highest)
                 for X in perturbed:
                     errors[likely & (X[part] != high)] = 0.0
             else:
-                all_of_them = torch.stack([high.double(), *(X[part].double() for X in perturbed)])
-                errors = self.errors(part, found[part], all_of_them.amin(0), all_of_them.amax(0))
-            tied += int((before & ~(errors > bound)).sum())
-            error, at = worst(errors)
-            largest = max(largest, (error, part.start + at))
-        return *largest, tied
+                values = torch.stack([high.double(), *(X[part].double() for X in perturbed)])
+                errors = self.errors(part, result[part], values.amin(0), values.amax(0))
+            ties += int((exceeded & ~(errors > bound)).sum())
+            error, index = worst(errors)
+            largest = max(largest, (error, part.start + index))
+        return *largest, ties
 
-    def position(self, at):
+    def position(self, index):
         """Returns the indices of the element at a flat index.
 
         For complex tensors, the last index selects the real or the imaginary part.
         """
         shape = [*self.shape, 2] if self.dtype.is_complex else list(self.shape)
-        return [at // math.prod(shape[n + 1 :]) % size for n, size in enumerate(shape)]
+        return [index // math.prod(shape[n + 1 :]) % size for n, size in enumerate(shape)]

@@ -97,10 +97,10 @@ LOAD, MASK, IS_EQUAL, IS_AT_LEAST, HAS_BIT_OF, RETURN = 0x20, 0x54, 0x15, 0x35, 
 X32_NUMBERS = 1 << 30  # x86_64 has a second set of calls from this number on
 
 
-def filter_program(own, beyond):
+def filter_program(own_pid, pid_limit):
     """Returns the seccomp filter as a list of instructions.
 
-    The calls that send signals may name process ids from `own` to below `beyond`. Descendants have such ids.
+    The calls that send signals may name process ids from `own_pid` to below `pid_limit`. Descendants have such ids.
     """
     allow = (RETURN, 0, 0, SECCOMP_RET_ALLOW)
     refuse, missing = ((RETURN, 0, 0, SECCOMP_RET_ERRNO | error) for error in (errno.EPERM, errno.ENOSYS))
@@ -110,14 +110,14 @@ def filter_program(own, beyond):
     # filter makes setsid and setpgid do nothing. So such a call fails with ESRCH, as for a group whose processes have
     # all ended.
     no_group = (RETURN, 0, 0, SECCOMP_RET_ERRNO | errno.ESRCH)
-    descendant = [(IS_AT_LEAST, 0, 1, 1 << 31), no_group, (IS_AT_LEAST, 0, 1, beyond), refuse]
-    descendant += [(IS_AT_LEAST, 0, 1, own), allow, refuse]
+    descendant = [(IS_AT_LEAST, 0, 1, 1 << 31), no_group, (IS_AT_LEAST, 0, 1, pid_limit), refuse]
+    descendant += [(IS_AT_LEAST, 0, 1, own_pid), allow, refuse]
     # This accepts 0, which names the calling process, and the id of this process. The ids of descendants cannot be
     # listed, because they are not known yet.
-    caller = [(IS_EQUAL, 1, 0, 0), (IS_EQUAL, 0, 1, own), allow]
+    caller = [(IS_EQUAL, 1, 0, 0), (IS_EQUAL, 0, 1, own_pid), allow]
 
     def unless(argument, *values):
-        return [argument, *(word for value in values for word in ((IS_EQUAL, 0, 1, value), refuse))]
+        return [argument, *(instruction for value in values for instruction in ((IS_EQUAL, 0, 1, value), refuse))]
 
     bodies = {
         "kill tkill rt_sigqueueinfo": [*unless(second, signal.SIGCONT), first, *descendant],
@@ -142,21 +142,28 @@ def filter_program(own, beyond):
         REFUSED: [refuse],
     }
     # Calls of another architecture and x32's calls are refused, because their numbers have other meanings.
-    words = [architecture, (IS_EQUAL, 1, 0, ARCHITECTURE), refuse, number, (IS_AT_LEAST, 0, 1, X32_NUMBERS), refuse]
+    instructions = [
+        architecture,
+        (IS_EQUAL, 1, 0, ARCHITECTURE),
+        refuse,
+        number,
+        (IS_AT_LEAST, 0, 1, X32_NUMBERS),
+        refuse,
+    ]
     for names, body in bodies.items():
         for name in names.split():
-            words += [(IS_EQUAL, 0, len(body), CALLS[name]), *body]
-    return [*words, allow]
+            instructions += [(IS_EQUAL, 0, len(body), CALLS[name]), *body]
+    return [*instructions, allow]
 
 
-def filter_calls(judge, others):
+def filter_calls(judge_pid, other_pids):
     """Filters the system calls of this process. Returns whether that succeeds; guard() explains the arguments."""
     if not CALLS:
         return False
-    # Linux counts process ids up, and begins anew after the largest. If the judge or one of `others` has a higher id
-    # than this process, the count has begun anew in between. Signals may then reach only ids below that id.
-    beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)
-    words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), beyond)]
+    # Linux counts process ids up, and begins anew after the largest. If the judge's id or one of `other_pids` is higher
+    # than this process's id, the count has begun anew in between. Signals may then reach only ids below that id.
+    pid_limit = min((pid for pid in (judge_pid, *other_pids) if pid > os.getpid()), default=1 << 31)
+    words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(os.getpid(), pid_limit)]
     instructions = (ctypes.c_uint64 * len(words))(*words)
     program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(instructions))
     return LIBC.syscall(CALLS["seccomp"], SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, program) == 0
@@ -231,12 +238,12 @@ def set_environment(folder, builds):
     os.environ["TORCH_EXTENSIONS_DIR"] = builds
 
 
-def guard(judge, others, folder, builds):
+def guard(judge_pid, other_pids, folder, builds):
     """Gives up what no solution needs: capabilities, writing to most files, and reaching processes outside its group.
 
-    `judge` is the process id of the judge. `others` has the ids of the warden (see section 5) and of the children that
-    run already. `folder` becomes the temporary folder of this process. `builds` is the folder for torch's builds; None
-    stands for a folder in `folder`.
+    `judge_pid` is the process id of the judge. `other_pids` has the ids of the warden (see section 5) and of the
+    children that run already. `folder` becomes the temporary folder of this process. `builds` is the folder for torch's
+    builds; None stands for a folder in `folder`.
 
     Returns a dict with the keys "capabilities", "landlock" and "seccomp". A value is true if the system provides that
     protection.
@@ -246,9 +253,9 @@ def guard(judge, others, folder, builds):
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # if memory runs out, Linux ends this process before the judge
     LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    none = (ctypes.c_uint32 * 6)()
-    dropped = LIBC.capset((ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), none) == 0
-    return {"capabilities": dropped, "landlock": restrict_files(builds), "seccomp": filter_calls(judge, others)}
+    no_capabilities = (ctypes.c_uint32 * 6)()
+    dropped = LIBC.capset((ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), no_capabilities) == 0
+    return {"capabilities": dropped, "landlock": restrict_files(builds), "seccomp": filter_calls(judge_pid, other_pids)}
 
 
 # ==== 5. The warden: a process that ends the processes that a run leaves ====

@@ -58,14 +58,15 @@ class Product:
         *batch, K, M, N = (*dims, dims[-1], dims[-1]) if self.square else dims
         return *((*batch, K, M), (*batch, K, N))[: len(self.names)], (*batch, M, N)
 
-    def given(self, made, dtype, rest):
+    def given(self, matrices, dtype, filler):
         """Returns the inputs, given the matrices that a distribution has made.
 
-        `rest` fills the places that are not read, except in KernelBench's own problems, which have zeros there.
+        `filler` fills the places that are not read, except in KernelBench's own problems, which have zeros there.
         """
-        rest, made = 0.0 if self.number else rest, [dominant(X, dtype) for X in made] if self.inverse else made
-        pairs = zip(made, self.keeps, strict=False)
-        return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in pairs]
+        filler = 0.0 if self.number else filler
+        matrices = [dominant(X, dtype) for X in matrices] if self.inverse else matrices
+        pairs = zip(matrices, self.keeps, strict=False)
+        return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), filler) for X, keep in pairs]
 
     def read(self, inputs):
         """Returns the inputs with zeros where they are not to be read, and all of G if it is given.
@@ -81,9 +82,9 @@ class Product:
         the other arguments.
         """
         if one_tensor and len(inputs) > len(self.names):
-            C, (name, gradient), (_, other) = self.truths(inputs, exact, tf32)
+            C, (name, gradient), (_, other_gradient) = self.truths(inputs, exact, tf32)
             yield C
-            yield name, gradient.plus(other)
+            yield name, gradient.plus(other_gradient)
             return
         read, results = self.read(inputs), self.results if len(inputs) > len(self.names) else ["C"]
         for name, keep, factors_of in zip(results, (self.keep, *self.keeps), self.factors, strict=False):
@@ -116,49 +117,55 @@ def label(dims):
     return "x".join(map(str, dims))
 
 
-def some_sizes(random, most):
-    """Yields two sizes per octave, up to `most`.
+def some_sizes(random, max_size):
+    """Yields two sizes per octave, up to `max_size`.
 
     About half of the sizes are multiples of a random power of two, or differ by 1 from such a multiple. The other sizes
     are random.
     """
-    for half in range(int(2 * math.log2(most)) + 1):
-        size, step = int(2 ** ((half + random.random()) / 2)), 1 << random.randint(0, max(0, half // 2 - 1))
+    for half_octave in range(int(2 * math.log2(max_size)) + 1):
+        size = int(2 ** ((half_octave + random.random()) / 2))
+        step = 1 << random.randint(0, max(0, half_octave // 2 - 1))
         size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
-        yield min(max(1, size), most)
+        yield min(max(1, size), max_size)
 
 
-def sizes_about_multiples(random, most):
-    """Yields, for each power of two from 8 to `most`, an odd multiple of it up to `most`, or that multiple plus 1."""
-    for power in (1 << p for p in range(3, most.bit_length())):
-        multiples = most // power
+def sizes_about_multiples(random, max_size):
+    """Yields one size for each power of two from 8 to `max_size`.
+
+    A size is an odd multiple of the power up to `max_size`, or that multiple plus 1.
+    """
+    for power in (1 << p for p in range(3, max_size.bit_length())):
+        multiples = max_size // power
         yield (2 * random.randint(multiples // 8, (multiples - 1) // 2) + 1) * power + random.choice((0, 1))
 
 
-def dims_of(sizes, random, problem, most):
+def dims_of(sizes, random, problem, max_size):
     """Returns the dimensions of products, one product for each size that `sizes` yields.
 
     `sizes` is some_sizes or sizes_about_multiples.
     """
     # There is one list of sizes for N, or one list each for K, M and N. All lists but the first are shuffled below.
-    first, *others = (list(sizes(random, most)) for _ in problem.headline(1))
-    return list(zip(first, *(random.sample(column, len(column)) for column in others), strict=True))
+    first_column, *other_columns = (list(sizes(random, max_size)) for _ in problem.headline(1))
+    return list(zip(first_column, *(random.sample(column, len(column)) for column in other_columns), strict=True))
 
 
-def some_batches(number, random, problem, most):
+def some_batches(number, random, problem, max_size):
     """Yields the dimensions of `number` batches of up to 1000 products; the first batch has one product.
 
     A batch has about as many elements as one product of the largest size, or fewer. Batches with odd sides and batches
     with even sides alternate. The first, the third and so on of the batches with even sides have multiples of 16 as
-    sides, and at least three products. There is no such batch if `most` is below 16.
+    sides, and at least three products. There is no such batch if `max_size` is below 16.
     """
     for n in range(number):
-        sides, step = (int(most / 2 ** random.uniform(1, 7)) for _ in problem.headline(1)), 1 << random.randint(1, 4)
-        is_aligned = n % 4 == 1 and most >= 16
+        sides = (int(max_size / 2 ** random.uniform(1, 7)) for _ in problem.headline(1))
+        step = 1 << random.randint(1, 4)
+        is_aligned = n % 4 == 1 and max_size >= 16
         step, smallest = (16, 16) if is_aligned else (step, 2)
         dims = [side // step * step or smallest if n % 2 else side | 1 for side in sides]
-        least = 3 if is_aligned else 2
-        yield (random.randint(least, max(least, min(1000, (most // max(dims)) ** 2))) if n else 1, *dims)
+        min_products = 3 if is_aligned else 2
+        max_products = max(min_products, min(1000, (max_size // max(dims)) ** 2))
+        yield random.randint(min_products, max_products) if n else 1, *dims
 
 
 # ==== 3. Inputs ====
@@ -202,10 +209,10 @@ class Draw:
         diagonal, so that lower and upper triangular problems both read some. The sizes of the multipliers differ by
         many powers of ten.
         """
-        X, at, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
-        for line in (X[at:, at], X[at, at:]):
+        X, pivot, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
+        for line in (X[pivot:, pivot], X[pivot, pivot:]):
             line.copy_(self.normal(*line.shape) * self.decades(span, *line.shape))
-        X[at, at] = 1
+        X[pivot, pivot] = 1
         return X
 
     def cholesky(self, shape, *_):
@@ -220,14 +227,14 @@ class Draw:
         # With the transpose of L above the diagonal, an upper triangular problem reads a factor as well.
         return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(self.device)
 
-    def scaled(self, shape, second, dtype, of, along, span=8):
+    def scaled(self, shape, second, dtype, operand, dim, span=8):
         """Returns a normal matrix.
 
-        If it is the matrix that `of` names, its rows (along = 0) or columns (along = 1) are scaled by random numbers
+        If it is the matrix that `operand` names, its rows (dim = 0) or columns (dim = 1) are scaled by random numbers
         from 10^-span to 10^span.
         """
-        lines = (1, shape[1]) if along else (shape[0], 1)
-        return self.normal(*shape) * self.decades(span * ("AB"[second] == of), *lines)
+        lines = (1, shape[1]) if dim else (shape[0], 1)
+        return self.normal(*shape) * self.decades(span * ("AB"[second] == operand), *lines)
 
     def graded(self, shape, second, dtype):
         """Returns a matrix whose elements are scaled by their index k, over which products sum.
@@ -244,9 +251,9 @@ class Draw:
 
     def apart(self, shape, second, dtype):
         """Returns a uniform matrix with one row or column of small elements."""
-        X, (which, at) = self.uniform(*shape), self.uniform(2).tolist()
-        lines = X if which < 0.5 else X.T
-        lines[int(at * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
+        X, (choice, position) = self.uniform(*shape), self.uniform(2).tolist()
+        lines = X if choice < 0.5 else X.T
+        lines[int(position * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
         return X
 
     def constant(self, shape, *_):
@@ -273,11 +280,11 @@ def dominant(X, dtype):
     element is divided by its squared distance from the diagonal instead. A diagonal element of L is the sum of the
     magnitudes to its left, with the sign of X[i, i]. If this sum is tiny, 1 + |X[i, i]| replaces it.
     """
-    at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
-    L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
-    before = L.abs().sum(-1)
-    before = torch.where(before > 2.0 ** (-4 if dtype.itemsize == 2 else -40), before, 1 + own.abs())
-    return L + torch.diag_embed(before.copysign(own))
+    index, diagonal = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
+    L = X.tril(-1) / torch.where(diagonal[..., :1, None] < 0, (index - index.mT).clamp_min(1) ** 2, index + 1)
+    row_sums = L.abs().sum(-1)
+    row_sums = torch.where(row_sums > 2.0 ** (-4 if dtype.itemsize == 2 else -40), row_sums, 1 + diagonal.abs())
+    return L + torch.diag_embed(row_sums.copysign(diagonal))
 
 
 ORDINARY = {
@@ -291,10 +298,10 @@ ORDINARY = {
 }
 WIDE = {  # these need float32's range of exponents; bfloat16 has the same range, but float16 has a smaller one
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
-    "rows of A over 16 decades": partial(Draw.scaled, of="A", along=0),
-    "columns of A over 16": partial(Draw.scaled, of="A", along=1),
-    "rows of B over 16": partial(Draw.scaled, of="B", along=0),
-    "columns of B over 16": partial(Draw.scaled, of="B", along=1),
+    "rows of A over 16 decades": partial(Draw.scaled, operand="A", dim=0),
+    "columns of A over 16": partial(Draw.scaled, operand="A", dim=1),
+    "rows of B over 16": partial(Draw.scaled, operand="B", dim=0),
+    "columns of B over 16": partial(Draw.scaled, operand="B", dim=1),
     "graded inversely 1e+-15": Draw.graded,
     "one tiny entry": partial(Draw.single, value=1e-30),
 }
@@ -329,7 +336,7 @@ HARD = {
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),
     "Cholesky, near singular": Draw.cholesky,
     **SEEMINGLY_UNIFORM,
-    "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
+    "rows of A over 2 decades": partial(Draw.scaled, operand="A", dim=0, span=1),
     "one huge entry": partial(Draw.single, value=1e30),
     **WIDE,
     **EXTREME,
@@ -358,12 +365,13 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
         ends = scales[..., [0, -1]].abs()
         scales[..., [0, -1]] = sign * torch.minimum(ends, 1 / ends)
     if kind in (2, 3, 4):
-        one = torch.full_like(scales[..., :1, :1], sign)
+        value = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:
-            one *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
-        return (scales if kind == 4 else one).to(dtype).expand(shape)
-    apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # the share of rows with a scale varies from none to all
-    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1) | (kind == 7), sign)
+            value *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
+        return (scales if kind == 4 else value).to(dtype).expand(shape)
+    # The share of rows with a scale varies from none to all.
+    has_scale = draw.uniform(*scales.shape) < draw.uniform(1) ** 3
+    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(has_scale & (kind == 1) | (kind == 7), sign)
     G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
     return G[:1].expand(shape) if kind == 8 or kind and way and len(shape) > 2 and draw.uniform(1) < 0.75 else G
 
@@ -376,29 +384,29 @@ GRADIENTS = [(kind, way) for kind in range(8) for way in range(4 if kind in (2, 
 
 def inputs_of(name, draw, dtype, *shapes):
     """Returns A and, if two shapes are given, B. Hard matrices of one batch differ at most in their signs."""
-    made = []
+    inputs = []
     for second, shape in enumerate(shapes):
         X = DISTRIBUTIONS[name](draw, shape[-2:] if name in HARD else shape, second, dtype).expand(shape)
-        made.append(X if name in ORDINARY | SEEMINGLY_UNIFORM else X * draw.normal(*shape[:-2], 1, 1).sign())
-    return made
+        inputs.append(X if name in ORDINARY | SEEMINGLY_UNIFORM else X * draw.normal(*shape[:-2], 1, 1).sign())
+    return inputs
 
 
 # ==== 4. Truth and errors ====
 
 
-def slices(X, along, bits):
+def slices(X, dim, bits):
     """Yields float64 parts whose sum is X (float64).
 
-    `along` is a dimension. In each line of a part along this dimension, all elements are multiples of one unit. The
+    `dim` is a dimension. In each line of a part along this dimension, all elements are multiples of one unit. The
     unit is 2^-bits times the next power of two above the largest |element| that remains in the line.
     """
-    rest = X.clone()
-    while bool(rest.any()):
-        largest = rest.abs().amax(along, keepdim=True)
+    remainder = X.clone()
+    while bool(remainder.any()):
+        largest = remainder.abs().amax(dim, keepdim=True)
         unit = (largest / torch.frexp(largest)[0]).nan_to_num_(1.0) * 2.0**-bits  # exactly a power of two
         unit.clamp_min_(5e-324)  # the smallest float64
-        yield (part := torch.round(rest / unit) * unit)
-        rest -= part
+        yield (part := torch.round(remainder / unit) * unit)
+        remainder -= part
 
 
 def exact_product(X, Y):
@@ -427,16 +435,16 @@ def inverse_of(L, G):
     The magnitude is |C||L||C|, because the error of substitution is at most a multiple of this. If G is given, the
     three returned matrices belong to the gradient dL = -C^T G C^T instead. It is computed in float64, with `low` zero.
     """
-    wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
-    C = torch.linalg.solve_triangular(wide, one, upper=False)
-    off, low = C.abs() @ (wide.abs() @ C.abs()), C.new_zeros(1, 1)
+    L64, identity = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
+    C = torch.linalg.solve_triangular(L64, identity, upper=False)
+    magnitude, low = C.abs() @ (L64.abs() @ C.abs()), C.new_zeros(1, 1)
     if G is not None:
         G, T = G.double(), C.mT
-        return -(T @ (G @ T)), low, off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT)
+        return -(T @ (G @ T)), low, magnitude.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ magnitude.mT)
     if L.dtype == torch.float64:  # a step of Newton's method: `low` becomes the correction of C
-        high, rest, _ = exact_product(wide, C)
-        low = C @ (one - high - rest)
-    return C, low, off
+        product_high, product_low, _ = exact_product(L64, C)
+        low = C @ (identity - product_high - product_low)
+    return C, low, magnitude
 
 
 def may_underflow(X, Y):
@@ -500,8 +508,8 @@ class Truth:
         terms, info = X.shape[-1], torch.finfo(X.dtype)
         self.unit = info.eps / 2
         half_a_unit = info.eps / 2 * (X.dtype.itemsize == 2)  # the unit roundoff of a 16-bit dtype, 0 for other dtypes
-        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
-        self.least += (roundings or 0.0) * half_a_unit
+        self.smallest_bound, self.largest_bound = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
+        self.smallest_bound += (roundings or 0.0) * half_a_unit
         self.high, self.low, self.magnitude = inverse_of(X, Y) if inverse else exact_product(X, Y)
         # `forgiven` is an absolute error that each element may have besides its bound. A 16-bit result may be off by
         # half a unit in the last place, and at least by half the spacing of denormal numbers. A float32 sum may lose
@@ -512,13 +520,13 @@ class Truth:
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
             forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        # Where keep() has zeros, C has to be zero, but a gradient is not needed and may have any value up to `most`.
-        # This is the largest possible sum or, for the inverse, the dtype's largest number.
-        masked, most = keep(torch.ones_like(self.high)) == 0, 0.0
+        # Where keep() has zeros, C has to be zero, but a gradient is not needed and may have any value up to
+        # `max_value`. This is the largest possible sum or, for the inverse, the dtype's largest number.
+        masked, max_value = keep(torch.ones_like(self.high)) == 0, 0.0
         if roundings is not None:
-            most = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
+            max_value = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())
         self.high, self.low = keep(self.high), keep(self.low)
-        self.forgiven, self.magnitude = (torch.where(masked, most, Z) for Z in (forgiven, self.magnitude))
+        self.forgiven, self.magnitude = (torch.where(masked, max_value, Z) for Z in (forgiven, self.magnitude))
         # If the magnitude exceeds the dtype's largest number, a partial sum may overflow. An infinite magnitude marks
         # an element that is not judged.
         self.magnitude[~(self.magnitude <= info.max)] = math.inf
@@ -531,7 +539,8 @@ class Truth:
         self.high, self.low = self.high + other.high, self.low + other.low
         self.magnitude = self.magnitude + other.magnitude
         self.forgiven = self.forgiven + other.forgiven + self.high.abs() * self.unit
-        self.least, self.most = max(self.least, other.least), max(self.most, other.most)
+        self.smallest_bound = max(self.smallest_bound, other.smallest_bound)
+        self.largest_bound = max(self.largest_bound, other.largest_bound)
         return self
 
     def errors(self, C):
@@ -539,10 +548,10 @@ class Truth:
 
         The error is Inf for an element that is NaN or Inf, unless the element is not judged.
         """
-        off = C.detach().double() - self.high - self.low
-        off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
+        errors = C.detach().double() - self.high - self.low
+        errors = errors.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         # 0 / 0 is no error, and an element that is not judged has no error either.
-        return off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)
+        return errors.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)
 
     def worst(self, C):
         """Returns the largest error of C, and the indices of the element that has it."""
@@ -553,19 +562,19 @@ class Truth:
         return int(self.magnitude.isinf().sum())
 
     def bound(self, reference_worst):
-        return max(self.least, min(2 * reference_worst, self.most))
+        return max(self.smallest_bound, min(2 * reference_worst, self.largest_bound))
 
 
 def worst_of(errors):
     # The indices are computed by hand. torch.unravel_index would import sympy, which takes 0.5 s. nonzero() would take
     # 16 bytes per element.
-    first = int(errors.argmax())
-    at = tuple(first // math.prod(errors.shape[n + 1 :]) % size for n, size in enumerate(errors.shape))
-    return float(errors[at]), at
+    flat_index = int(errors.argmax())
+    indices = tuple(flat_index // math.prod(errors.shape[n + 1 :]) % size for n, size in enumerate(errors.shape))
+    return float(errors[indices]), indices
 
 
-def located(X, at):
-    return f"[{', '.join(map(str, at))}] = {float(X[at]):.9g}"
+def located(X, indices):
+    return f"[{', '.join(map(str, indices))}] = {float(X[indices]):.9g}"
 
 
 def first_difference(X, Y):
@@ -573,8 +582,8 @@ def first_difference(X, Y):
     X, Y = (torch.view_as_real(Z) if Z.is_complex() else Z for Z in (X, Y))
     x, y = (Z.detach().view(getattr(torch, f"int{8 * Z.element_size()}")) for Z in (X, Y))
     if not torch.equal(x, y):
-        at = worst_of((x != y).byte())[1]
-        return f"{located(X, at)} and {float(Y[at]):.9g}"
+        indices = worst_of((x != y).byte())[1]
+        return f"{located(X, indices)} and {float(Y[indices]):.9g}"
 
 
 def fingerprint(X, chunk=1 << 24):
@@ -607,10 +616,10 @@ def undisturbed(times):
     The estimate is the median. If the median exceeds 1.25 times the 10th percentile, the estimate is this percentile.
     If the median exceeds 8 times the minimum, it is the minimum.
     """
-    far = [
+    estimates = [
         times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]
     ]
-    return min(far, default=times["median_us"])
+    return min(estimates, default=times["median_us"])
 
 
 def duration(us):

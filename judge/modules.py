@@ -53,10 +53,12 @@ def with_constants(text, changes):
         known = ", ".join(constants(text)) or "none"
         raise ValueError(f"{', '.join(sorted(unknown))} is no constant of the reference; these are: {known}")
     lines = text.encode().splitlines(keepends=True)  # as bytes, because ast gives column offsets in bytes
-    for name, _, statement in reversed([each for each in assigned(text) if each[0] in changes]):
-        last = lines[statement.end_lineno - 1]
+    for name, _, statement in reversed([assignment for assignment in assigned(text) if assignment[0] in changes]):
+        last_line = lines[statement.end_lineno - 1]
         added = f"; {name} = {changes[name]!r}".encode()
-        lines[statement.end_lineno - 1] = last[: statement.end_col_offset] + added + last[statement.end_col_offset :]
+        lines[statement.end_lineno - 1] = (
+            last_line[: statement.end_col_offset] + added + last_line[statement.end_col_offset :]
+        )
     return b"".join(lines).decode()
 
 
@@ -77,8 +79,8 @@ def all_generator_states(device):
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device).tolist()
     if "numpy" in sys.modules:
-        _, words, *others = sys.modules["numpy"].random.get_state()
-        states["numpy"] = words.tolist(), others
+        _, words, *other_fields = sys.modules["numpy"].random.get_state()
+        states["numpy"] = words.tolist(), other_fields
     return states
 
 
@@ -109,19 +111,19 @@ class Snapshot:
     def __init__(self, model):
         named = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
         self.modes = [(module, module.training) for module in named.values()]
-        self.kept = []
+        self.entries = []
         for path, module in named.items():
             for store in (module._parameters, module._buffers, vars(module)):
                 for name, tensor in store.items():
                     if isinstance(tensor, torch.Tensor):
-                        whole = f"{path}.{name}".lstrip(".")
-                        self.kept.append((whole, store, name, tensor, tensor.detach().clone()))
+                        full_name = f"{path}.{name}".lstrip(".")
+                        self.entries.append((full_name, store, name, tensor, tensor.detach().clone()))
 
     def restore(self, evaluates=False):
         """Restores tensors and modes. If `evaluates` is True, all modes are as after eval() instead."""
         for module, training in self.modes:
             module.training = training and not evaluates
-        for _, store, name, tensor, copy in self.kept:
+        for _, store, name, tensor, copy in self.entries:
             store[name] = tensor
             if is_other(tensor, copy):
                 tensor.data = copy.clone()
@@ -131,12 +133,12 @@ class Snapshot:
 
     def changed(self):
         """Returns the tensors that have changed since the snapshot, by name. A tensor that was removed is None."""
-        found = {}
-        for whole, store, name, _, copy in self.kept:
+        changed = {}
+        for full_name, store, name, _, copy in self.entries:
             tensor = store.get(name)
             if tensor is None or is_other(tensor, copy) or not torch.equal(tensor, copy):
-                found[whole] = tensor
-        return found
+                changed[full_name] = tensor
+        return changed
 
 
 def is_other(tensor, copy):
@@ -151,17 +153,19 @@ def state_of(model):
 
 def has_state(model, state):
     """Returns whether the names, shapes and values of a module's state_dict are those of `state`."""
-    own = state_of(model)
-    return own.keys() == state.keys() and all(torch.equal(X, state[name].to(X.dtype)) for name, X in own.items())
+    own_state = state_of(model)
+    return own_state.keys() == state.keys() and all(
+        torch.equal(X, state[name].to(X.dtype)) for name, X in own_state.items()
+    )
 
 
 def load_state(model, state):
     """Copies `state` into a module if its state_dict has the same keys and shapes, and returns whether it has."""
-    own = state_of(model)
-    if {name: X.shape for name, X in own.items()} != {name: X.shape for name, X in state.items()}:
+    own_state = state_of(model)
+    if {name: X.shape for name, X in own_state.items()} != {name: X.shape for name, X in state.items()}:
         return False
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in own_state.items():
             if not torch.equal(tensor, state[name]):
                 tensor.copy_(state[name])
     return True
@@ -179,12 +183,12 @@ def widen(model):
 
 @contextlib.contextmanager
 def default_dtype(dtype):
-    before = torch.get_default_dtype()
+    previous = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)
 
 
 def widened(tensors):
@@ -201,9 +205,9 @@ def gradients(results, cotangents, wanted):
     ]
     if not recorded or not wanted:
         return [torch.zeros_like(X) for X in wanted]
-    outputs, given = zip(*recorded, strict=True)
-    found = torch.autograd.grad(outputs, wanted, given, allow_unused=True)
-    return [torch.zeros_like(X) if gradient is None else gradient for X, gradient in zip(wanted, found, strict=True)]
+    outputs, output_cotangents = zip(*recorded, strict=True)
+    grads = torch.autograd.grad(outputs, wanted, output_cotangents, allow_unused=True)
+    return [torch.zeros_like(X) if gradient is None else gradient for X, gradient in zip(wanted, grads, strict=True)]
 
 
 def cotangents_of(results, seed):
@@ -256,8 +260,8 @@ class Runner:
         with torch.enable_grad():
             result = self.forward(join(skeleton, leaves))
             results, _ = split(result, results_on=self.device)
-            found = gradients(results, cotangents_of(results, seed), list(wanted.values()))
-        return result, dict(zip(wanted, found, strict=True))
+            grads = gradients(results, cotangents_of(results, seed), list(wanted.values()))
+        return result, dict(zip(wanted, grads, strict=True))
 
 
 class Reference(Runner):
@@ -279,12 +283,12 @@ class Reference(Runner):
     def is_random(self, skeleton, tensors, seed):
         """Returns whether a call draws random numbers. If it does, the twin is dropped."""
         self.begin(seed)
-        seeded = all_generator_states(self.device)
+        seeded_states = all_generator_states(self.device)
         self.forward(join(skeleton, tensors))
-        drawn = all_generator_states(self.device) != seeded
-        if drawn:
+        draws_numbers = all_generator_states(self.device) != seeded_states
+        if draws_numbers:
             self.twin = None
-        return drawn
+        return draws_numbers
 
     def remembers(self, skeleton, tensors, seed):
         """Returns whether two calls with the same inputs and the same seed have different results."""
@@ -292,8 +296,8 @@ class Reference(Runner):
         results = []
         for _ in range(2):
             seed_all(seed)
-            found, _ = split(self.forward(join(skeleton, [X.clone() for X in tensors])))
-            results.append([X.clone() for X in found])
+            outputs, _ = split(self.forward(join(skeleton, [X.clone() for X in tensors])))
+            results.append([X.clone() for X in outputs])
         return not all(torch.equal(X, Y) or X.isnan().any() for X, Y in zip(*results, strict=True))
 
     def exact(self, skeleton, tensors, seed, evaluates=False, gradients=None):
@@ -309,14 +313,14 @@ class Reference(Runner):
                 answer = self.twin.forward(self.twin.arguments(skeleton, tensors)), {}
             else:
                 answer = self.twin.gradients(skeleton, tensors, gradients)
-            is_wide = all(X.dtype == torch.float64 for X in split(answer)[0] if X.is_floating_point())
+            is_float64 = all(X.dtype == torch.float64 for X in split(answer)[0] if X.is_floating_point())
         except torch.OutOfMemoryError:
             raise
         except Exception:
-            is_wide = False
-        if not is_wide:
+            is_float64 = False
+        if not is_float64:
             self.twin = None
-        return answer if is_wide else None
+        return answer if is_float64 else None
 
     def influence(self, skeleton, tensors, seed):
         """Returns a lower bound of the bytes of inputs and parameters that a call has to read.
@@ -326,7 +330,7 @@ class Reference(Runner):
         """
         self.begin(seed)
         try:
-            _, found = self.gradients(skeleton, tensors, seed)
+            _, grads = self.gradients(skeleton, tensors, seed)
         except RuntimeError:  # for example, the module changes an input in place
             return 0
-        return sum(int(torch.count_nonzero(X)) * X.element_size() for X in found.values())
+        return sum(int(torch.count_nonzero(X)) * X.element_size() for X in grads.values())

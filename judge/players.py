@@ -56,7 +56,7 @@ def traits_of(X):
         "strides": X.is_contiguous(),
         "requires_grad": X.requires_grad,
         "grad": X.grad is not None,
-        "hooks": sum(len(each or ()) for each in hooks),
+        "hooks": sum(len(group or ()) for group in hooks),
     }
 
 
@@ -120,27 +120,27 @@ class ProductPlayer:
 
     def gradients(self, call, *operands):
         *operands, G = operands
-        found, other = [], call["other"]
+        grads, other = [], call["other"]
         layout, alone = divmod(call["way"], 2)  # see GRADIENTS of judge/measures.py
         G = LAYOUTS[layout](G)
-        others = 0 if self.timed else 1 if alone else 3  # the number of extra calls between forward and backward
+        extra_calls = 0 if self.timed else 1 if alone else 3  # the number of extra calls between forward and backward
         distinct = list({id(X): X for X in operands}.values())  # has one tensor, if both operands are the same
         for wanted in [[X] for X in distinct] if alone else [distinct]:  # one gradient at a time, or all at once
-            given = {}
+            arguments = {}
             for n, X in enumerate(distinct):
                 is_wanted = any(X is Y for Y in wanted)
-                given[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
-            C = self.model(*(given[id(X)] for X in operands))
-            del given, X  # only the graph keeps the copies that were made for this call
+                arguments[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
+            C = self.model(*(arguments[id(X)] for X in operands))
+            del arguments, X  # only the graph keeps the copies that were made for this call
             # The extra calls come before backward(), as in a network. They may not overwrite what the call above has
             # saved for backward().
-            for n in range(others):
+            for n in range(extra_calls):
                 self.model(*(X / (n + 2) for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
             for X in wanted:
-                found.append(X.grad)
+                grads.append(X.grad)
                 X.grad = None
-        return C, *found
+        return C, *grads
 
     def parts(self, number, answer):
         if is_leaf_with_gradient(answer[0]):
@@ -179,12 +179,12 @@ class AnyPlayer:
         return state_of(self.runner.model)
 
     def kept(self):
-        return [tensor for _, _, _, tensor, _ in self.runner.before.kept]
+        return [tensor for _, _, _, tensor, _ in self.runner.before.entries]
 
     def prepare(self, calls, operand, timed, training, inference):
         self.calls, self.timed = calls, timed
         self.operands = [[operand(False, *place) for place in call["inputs"]] for call in calls]
-        self.arguments = [join(call["skeleton"], each) for call, each in zip(calls, self.operands, strict=True)]
+        self.arguments = [join(call["skeleton"], operands) for call, operands in zip(calls, self.operands, strict=True)]
         torch.set_grad_enabled(False)  # KernelBench calls modules under no_grad
         if timed:
             self.runner.begin(calls[0]["seed"], calls[0]["evaluates"])
@@ -217,12 +217,16 @@ class AnyPlayer:
         raises an error if the call has changed any other tensor and the modules' tensors have the same names and
         shapes. Copies are needed because the module's state is restored before the next call.
         """
-        found = runner.before.changed()
-        wanted = found if call["state"] is None else call["state"]
-        now = state_of(runner.model)
-        copies = {f"state {name}": now[name].detach().clone() for name in wanted if name in now}
-        if call["state"] is not None and runner.fits and (others := (found.keys() & now.keys()) - {*wanted}):
-            raise RuntimeError(f"the call changes {', '.join(sorted(others))}, which the reference's does not")
+        changed = runner.before.changed()
+        wanted = changed if call["state"] is None else call["state"]
+        current_state = state_of(runner.model)
+        copies = {f"state {name}": current_state[name].detach().clone() for name in wanted if name in current_state}
+        if (
+            call["state"] is not None
+            and runner.fits
+            and (unexpected := (changed.keys() & current_state.keys()) - {*wanted})
+        ):
+            raise RuntimeError(f"the call changes {', '.join(sorted(unexpected))}, which the reference's does not")
         return copies
 
     def parts(self, number, answer):
@@ -232,10 +236,10 @@ class AnyPlayer:
         tensors, skeleton = split(result, results_on=self.device)
         named = dict(zip(places(skeleton, "result"), tensors, strict=True)) | gradients | changed
         plain = {name: X.data if type(X) is torch.nn.Parameter else X for name, X in named.items()}
-        told, (_, left) = outline(skeleton), split(self.arguments[number])
-        if left != self.calls[number]["skeleton"]:  # for example, the call has emptied a list
-            told += f", with {outline(left)} left of the arguments"
-        return told, {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
+        description, (_, remaining) = outline(skeleton), split(self.arguments[number])
+        if remaining != self.calls[number]["skeleton"]:  # for example, the call has emptied a list
+            description += f", with {outline(remaining)} left of the arguments"
+        return description, {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
 
     def study(self):
         """Returns what the judge has to know of the reference. The first call of the last request is made again for it.
@@ -244,11 +248,11 @@ class AnyPlayer:
         calls. "bytes" is a lower bound of the bytes that the call has to read.
         """
         call, tensors = self.calls[0], self.operands[0]
-        asked = call["skeleton"], tensors, call["seed"]
+        arguments = call["skeleton"], tensors, call["seed"]
         return {
-            "is_random": self.runner.is_random(*asked),
-            "remembers": self.runner.remembers(*asked),
-            "bytes": self.runner.influence(*asked),
+            "is_random": self.runner.is_random(*arguments),
+            "remembers": self.runner.remembers(*arguments),
+            "bytes": self.runner.influence(*arguments),
         }
 
 

@@ -104,8 +104,10 @@ class ProductCall(Call):
         self.dtype, self.label = run.problem.dtype, label(dims)
         self.factors = run.random.choices((1, -1), k=len(problem.names))
         if name == "normal":
-            least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
-            self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
+            min_exponent, max_exponent = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
+            self.factors = [
+                factor * 2.0 ** run.random.choice((min_exponent, 0, max_exponent)) for factor in self.factors
+            ]
         # In "mixed" inputs, one operand has elements of both signs, and all elements of the other one have one sign.
         # The lowest bit of the call's number chooses the operand (measures.Draw.odd), and the next bit the sign.
         if name == "mixed":
@@ -118,8 +120,8 @@ class ProductCall(Call):
         self.other = run.random.randrange(1 << len(self.operands))
         if alias:
             self.factors[1] = self.factors[0]
-        different = self.operands[:1] if alias == "tensor" else self.operands  # one tensor has one gradient
-        shapes = [self.result, *different] if mode == "gradients" else [self.result]
+        distinct_operands = self.operands[:1] if alias == "tensor" else self.operands  # one tensor has one gradient
+        shapes = [self.result, *distinct_operands] if mode == "gradients" else [self.result]
         self.expected = [
             [name, name_of(self.dtype), list(shape)] for name, shape in zip(problem.results, shapes, strict=False)
         ]
@@ -131,13 +133,13 @@ class ProductCall(Call):
         """Returns the operands and, for gradients, G = dC."""
         run, problem = self.run, self.run.problem.product
         draw = Draw(run.seed, self.number, run.device, run.tf32)
-        made = zip(measures.inputs_of(self.name, draw, self.dtype, *self.operands), self.factors, strict=True)
-        made = problem.given([X * factor for X, factor in made], self.dtype, (math.nan, 1.0)[draw.odd])
-        given = [X.to(self.dtype).contiguous() for X in made]
+        matrices = zip(measures.inputs_of(self.name, draw, self.dtype, *self.operands), self.factors, strict=True)
+        matrices = problem.given([X * factor for X, factor in matrices], self.dtype, (math.nan, 1.0)[draw.odd])
+        inputs = [X.to(self.dtype).contiguous() for X in matrices]
         if self.alias:
             # B serves as both operands, because the part of B that is read includes the part of A that is read.
-            given = [given[1]] * 2
-        return given + [
+            inputs = [inputs[1]] * 2
+        return inputs + [
             measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient
         ]
 
@@ -147,10 +149,10 @@ class ProductCall(Call):
         The reference computes dense products, so it gets zeros where an input is not to be read. The solution gets
         zeros there only in KernelBench's own problems. In other problems it gets other numbers, which it must not use.
         """
-        finds_zeros = is_reference and not self.run.problem.product.number
-        given = self.run.problem.product.read(self.inputs) if finds_zeros else self.inputs
+        gets_zeros = is_reference and not self.run.problem.product.number
+        inputs = self.run.problem.product.read(self.inputs) if gets_zeros else self.inputs
         # Dimensions of stride 0, which an expanded G has, are cut to length 1. The child expands G again.
-        return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in given]
+        return [X[tuple(slice(None if stride else 1) for stride in X.stride())] for X in inputs]
 
     def alias_for(self, is_reference):
         """Returns the alias if the operands share a tensor or memory, and otherwise None.
@@ -165,8 +167,8 @@ class ProductCall(Call):
     def describe(self, is_reference, timed):
         """Returns the description of the call that the child gets."""
         may_be_weights = not timed and (self.run.gradients or self.way % 2 == 0)
-        told = {"mode": self.mode, "way": self.way, "other": self.other if may_be_weights else 0}
-        return told | {"expected": self.expected, "outline": None, "aliases": ()}
+        description = {"mode": self.mode, "way": self.way, "other": self.other if may_be_weights else 0}
+        return description | {"expected": self.expected, "outline": None, "aliases": ()}
 
 
 class AnyCall(Call):
@@ -204,18 +206,18 @@ class AnyCall(Call):
     def describe(self, is_reference, timed):
         problem = self.run.problem
         names = [name for name, _, _ in self.expected or ()]
-        told = {"skeleton": self.skeleton, "seed": self.seed}
-        told |= {"evaluates": self.evaluates, "in_float64": self.in_float64}
-        told |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
-        told |= {"resets": problem.remembers, "is_random": problem.is_random, "expected": None, "state": None}
+        description = {"skeleton": self.skeleton, "seed": self.seed}
+        description |= {"evaluates": self.evaluates, "in_float64": self.in_float64}
+        description |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
+        description |= {"resets": problem.remembers, "is_random": problem.is_random, "expected": None, "state": None}
         # A timed reference gets the description of the results too. Otherwise the two children could send different
         # numbers of results while a clock runs.
         if is_reference and timed and self.expected is not None:
-            told |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
+            description |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
         if not is_reference:
-            told |= {"expected": self.expected_of_solution, "outline": self.outline, "aliases": self.aliases}
-            told |= {"state": [name.removeprefix("state ") for name in names if name.startswith("state ")]}
-        return told
+            description |= {"expected": self.expected_of_solution, "outline": self.outline, "aliases": self.aliases}
+            description |= {"state": [name.removeprefix("state ") for name in names if name.startswith("state ")]}
+        return description
 
     @property
     def row_name(self):
@@ -230,8 +232,10 @@ class AnyCall(Call):
         """
         expected = self.expected
         if not self.run.problem.fits:
-            expected = [each for each in expected if not each[0].startswith("state ")]
-            expected = [each for each in expected if not each[0].startswith("d ") or each[0].startswith("d input ")]
+            expected = [result for result in expected if not result[0].startswith("state ")]
+            expected = [
+                result for result in expected if not result[0].startswith("d ") or result[0].startswith("d input ")
+            ]
         return expected
 
 
@@ -255,15 +259,15 @@ class Products:
         # On a CPU, dtypes other than float32 have a smaller default size. A dense 16-bit product of size 1024 would
         # take seconds, and so would the truth of a float64 product.
         if options.size is None:
-            most = 1 << 20 if run.cuda else 1024 if options.dtype == "float32" else 512
-            options.size = min(most, product.size)
+            limit = 1 << 20 if run.cuda else 1024 if options.dtype == "float32" else 512
+            options.size = min(limit, product.size)
         self.run, self.product, self.dtype = run, product, getattr(torch, options.dtype)
         self.dims = product.headline(options.size)  # the dimensions of timed calls
         if product.inverse:
             self.dims = (max(1, min(4096, INVERSES[run.device.type] // options.size**2)), *self.dims)
         self.label = label(self.dims)
-        # Sizes up to `most` are judged. sizes_about_multiples() may exceed it by 1.
-        self.most = options.size * (2 if product.square else 1)
+        # Sizes up to `max_size` are judged. sizes_about_multiples() may exceed it by 1.
+        self.max_size = options.size * (2 if product.square else 1)
         unfit = [*measures.WIDE, *measures.EXTREME] if self.dtype == torch.float16 else []
         if self.dtype not in (torch.float32, torch.float16) or product.inverse:
             unfit += measures.EXTREME
@@ -291,8 +295,8 @@ class Products:
 
     @property
     def footnote(self):
-        told = f"errors: |C - truth| / {self.product.measure} of the call nearest to its bound"
-        return f"{told}; of 16-bit types, beyond their rounding"
+        note = f"errors: |C - truth| / {self.product.measure} of the call nearest to its bound"
+        return f"{note}; of 16-bit types, beyond their rounding"
 
     @property
     def player(self):
@@ -305,7 +309,7 @@ class Products:
 
         A slab has to hold one of the largest calls with its dC.
         """
-        largest = [self.most + 1] * len(self.product.headline(1))
+        largest = [self.max_size + 1] * len(self.product.headline(1))
         return tuple(room(self.dtype, *self.product.shapes(dims)) for dims in (self.dims, largest))
 
     def bytes_moved(self, sample, results):
@@ -336,13 +340,13 @@ class Products:
         """
         run = self.run
         if run.solution:
-            told = run.solution.ask(
+            answer = run.solution.ask(
                 "construct", run.reference_limit, seed=run.seed_of_constructors, skeleton=self.arguments
             )
-            run.solution.examine_settings(told)
+            run.solution.examine_settings(answer)
         else:
-            told = run.reference.ask("construct", run.reference_limit, seed=run.seed_of_constructors)
-            self.arguments = told["skeleton"]
+            answer = run.reference.ask("construct", run.reference_limit, seed=run.seed_of_constructors)
+            self.arguments = answer["skeleton"]
 
     construct_solution = construct
 
@@ -352,7 +356,7 @@ class Products:
     def usable(self, group, references):
         return group, references
 
-    def learn(self, call, said):
+    def learn(self, call, answer):
         """Does nothing, because the names, dtypes and shapes of a product's results are known."""
 
     def modified(self, call, number, before, after, is_reference):
@@ -363,20 +367,20 @@ class Products:
         size = min(size, self.run.options.size)
         return self.product.headline(self.run.random.randint(max(1, size * 7 // 8), size))
 
-    def between(self, least, most):
-        """Returns dimensions at a random size from `least` to `most`, equally likely in each octave.
+    def between(self, min_size, max_size):
+        """Returns dimensions at a random size from `min_size` to `max_size`, equally likely in each octave.
 
         --size limits both.
         """
-        most = min(most, self.run.options.size)
-        least = min(least, most)
-        return self.product.headline(round(least * (most / least) ** self.run.random.random()))
+        max_size = min(max_size, self.run.options.size)
+        min_size = min(min_size, max_size)
+        return self.product.headline(round(min_size * (max_size / min_size) ** self.run.random.random()))
 
     def some_hard(self, number):
         """Returns some kinds of hard inputs, for slow calls: all kinds of EXTREME, and `number` of the other kinds."""
         extreme = [name for name in self.hard if name in measures.EXTREME]
-        others = [name for name in self.hard if name not in extreme]
-        return extreme + self.run.random.sample(others, number)
+        other_names = [name for name in self.hard if name not in extreme]
+        return extreme + self.run.random.sample(other_names, number)
 
     def is_telling(self, call):
         """Returns whether a wrong gradient would show in a call: its operands are ordinary, and it is not tiny."""
@@ -390,62 +394,73 @@ class Products:
         applied at many sizes.
         """
         run, hard, options = self.run, self.hard, self.run.options
-        drawn, cuda, size, batches = (run.random, self.product, self.most), run.cuda, options.size, options.batches
-        kinds, many = ("uniform", "normal", "mixed", "uniform"), batches or self.product.inverse
+        size_arguments = run.random, self.product, self.max_size
+        cuda, size, batches = run.cuda, options.size, options.batches
+        kinds, has_batches = ("uniform", "normal", "mixed", "uniform"), batches or self.product.inverse
         all_hard = ALL_HARD[run.device.type]
-        sizes = [dims for _ in range(2 if cuda else 1) for dims in measures.dims_of(measures.some_sizes, *drawn)]
+        sizes = [
+            dims for _ in range(2 if cuda else 1) for dims in measures.dims_of(measures.some_sizes, *size_arguments)
+        ]
         calls = [self.call(run.random.choice(kinds), dims) for dims in sizes]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
         calls += [
-            self.call(run.random.choice(("normal", *hard)), dims) for dims in measures.some_batches(4 * many, *drawn)
+            self.call(run.random.choice(("normal", *hard)), dims)
+            for dims in measures.some_batches(4 * has_batches, *size_arguments)
         ]
         # Hard inputs have several sizes, because a fast path may begin at any size. Each kind occurs at sizes up to
         # --size, and some kinds occur at larger sizes.
-        near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else ()) for name in hard]
-        near += [self.call(name, self.between(100, size)) for name in hard]
-        again = [call for call in calls if max(call.dims) <= size] + run.random.sample(near, 7)
-        calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in hard if batches]
-        at_once = hard[::-1] if size <= all_hard["forward"] else self.some_hard(9)
-        calls += [self.call(name, self.dims) for name in at_once]
-        larger = [self.product.headline(run.random.randint(size, self.most)) for _ in range(4 if cuda else 2)]
-        calls += [self.call(run.random.choice(hard), dims) for dims in larger]
+        hard_calls = [
+            self.call(name, self.near(max_size)) for max_size in ((1100, 2048) if cuda else ()) for name in hard
+        ]
+        hard_calls += [self.call(name, self.between(100, size)) for name in hard]
+        repeated = [call for call in calls if max(call.dims) <= size] + run.random.sample(hard_calls, 7)
+        calls += hard_calls + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in hard if batches]
+        hard_at_size = hard[::-1] if size <= all_hard["forward"] else self.some_hard(9)
+        calls += [self.call(name, self.dims) for name in hard_at_size]
+        larger_dims = [self.product.headline(run.random.randint(size, self.max_size)) for _ in range(4 if cuda else 2)]
+        calls += [self.call(run.random.choice(hard), dims) for dims in larger_dims]
         if run.gradients:
             # A CPU gets fewer large sizes than a GPU, because it is slow at these.
-            sizes = [self.most, self.most, self.most] if cuda else [self.most, -(-size // 2)]
-            about = measures.sizes_about_multiples
-            dims = [d for most in sizes for d in measures.dims_of(about, run.random, self.product, most)]
-            dims += measures.dims_of(measures.some_sizes, *drawn)[:: 1 if cuda else 2]
-            dims += [self.dims] * (4 if cuda else 2)
-            dims += measures.some_batches((8 if cuda else 4) * many, *drawn)
-            made = [self.call(run.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
+            sizes = [self.max_size, self.max_size, self.max_size] if cuda else [self.max_size, -(-size // 2)]
+            about_multiples = measures.sizes_about_multiples
+            all_dims = [
+                dims
+                for max_size in sizes
+                for dims in measures.dims_of(about_multiples, run.random, self.product, max_size)
+            ]
+            all_dims += measures.dims_of(measures.some_sizes, *size_arguments)[:: 1 if cuda else 2]
+            all_dims += [self.dims] * (4 if cuda else 2)
+            all_dims += measures.some_batches((8 if cuda else 4) * has_batches, *size_arguments)
+            gradient_calls = [self.call(run.random.choice(list(ORDINARY)), dims, "gradients") for dims in all_dims]
             # Enough calls are added that each pair of GRADIENTS is used in a call that is_telling() accepts. The pairs
             # are assigned below, to such calls first.
-            more = max(7, len(GRADIENTS) - sum(map(self.is_telling, made)))
-            made += [
+            extra = max(7, len(GRADIENTS) - sum(map(self.is_telling, gradient_calls)))
+            gradient_calls += [
                 self.call(run.random.choice(("mixed", "normal")), self.between(24, 150), "gradients")
-                for _ in range(more)
+                for _ in range(extra)
             ]
-            again += [call for call in made if max(call.dims) <= size][::3]
+            repeated += [call for call in gradient_calls if max(call.dims) <= size][::3]
             # In these two calls, dC is as for C.sum() and for -C.sum().
-            again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
-            again += [
-                self.call("normal", each, "gradients", kind=8) for each in measures.some_batches(3 * many, *drawn)
+            repeated += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
+            repeated += [
+                self.call("normal", dims, "gradients", kind=8)
+                for dims in measures.some_batches(3 * has_batches, *size_arguments)
             ]
-            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
+            calls += gradient_calls + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
             calls += [self.call(name, self.between(20, size), "gradients") for name in hard]
-            at_once = hard if size <= all_hard["gradients"] else self.some_hard(1)
-            calls += [self.call(name, self.dims, "gradients") for name in at_once]
+            hard_at_size = hard if size <= all_hard["gradients"] else self.some_hard(1)
+            calls += [self.call(name, self.dims, "gradients") for name in hard_at_size]
         for mode in MODES:
-            ways = itertools.cycle(run.random.sample(GRADIENTS, len(GRADIENTS)))
-            of_mode = sorted((call for call in calls if call.mode == mode), key=self.is_telling, reverse=True)
-            for call, how in zip(of_mode, ways, strict=False):
-                call.kind, call.way = how
+            pairs = itertools.cycle(run.random.sample(GRADIENTS, len(GRADIENTS)))
+            mode_calls = sorted((call for call in calls if call.mode == mode), key=self.is_telling, reverse=True)
+            for call, pair in zip(mode_calls, pairs, strict=False):
+                call.kind, call.way = pair
         if options.one_size and not cuda:  # every call takes as long as the largest one, so only some are kept
             calls = run.random.sample(calls, min(len(calls), 50))
-            again = run.random.sample(calls, 8)
+            repeated = run.random.sample(calls, 8)
         aliased = self.aliased_calls()
         calls += aliased
-        calls += again + aliased[-1:] + run.random.sample(aliased[:-1], len(aliased) // 4)
+        calls += repeated + aliased[-1:] + run.random.sample(aliased[:-1], len(aliased) // 4)
         run.random.shuffle(calls)
         return calls
 
@@ -456,11 +471,11 @@ class Products:
         """
         run, product = self.run, self.product
         # If `dims` is (K, M, N), A is K x M and B is K x N. The shapes of A and B differ unless M = N.
-        different = run.options.one_size and self.dims[-1] != self.dims[-2:][0]
-        if len(product.names) < 2 or different:
+        shapes_differ = run.options.one_size and self.dims[-1] != self.dims[-2:][0]
+        if len(product.names) < 2 or shapes_differ:
             return []
         aliases = ["tensor", "memory", "values"]
-        sizes = [self.near(most) for most in (20, 150, run.options.size)]
+        sizes = [self.near(max_size) for max_size in (20, 150, run.options.size)]
         sizes = sizes if product.square else [(*dims[:-1], dims[-2]) for dims in sizes]
         calls = []
         for mode in MODES if run.gradients else ["forward"]:
@@ -478,8 +493,8 @@ class Products:
         return calls
 
     def inference_calls(self):
-        dims = [self.near(most) for most in (20, 150, self.run.options.size)] + [self.dims]
-        calls = [self.call(name, each) for each in dims for name in self.run.random.sample(list(ORDINARY), 2)]
+        all_dims = [self.near(max_size) for max_size in (20, 150, self.run.options.size)] + [self.dims]
+        calls = [self.call(name, dims) for dims in all_dims for name in self.run.random.sample(list(ORDINARY), 2)]
         self.run.random.shuffle(calls)
         return calls
 
@@ -498,8 +513,8 @@ class Products:
         random, names, kinds = self.run.random, ["uniform"] * number, [0]
         subtle = random.sample([*measures.SEEMINGLY_UNIFORM], len(measures.SEEMINGLY_UNIFORM))
         if decoy == "open":
-            others = [name for name in self.hard if name not in subtle]
-            names = [*subtle, *random.sample(others, len(others)), *random.choices([*ORDINARY], k=number)]
+            other_names = [name for name in self.hard if name not in subtle]
+            names = [*subtle, *random.sample(other_names, len(other_names)), *random.choices([*ORDINARY], k=number)]
             # dC of these kinds has the same strides as in a timed call. Other strides would reveal the decoy.
             kinds = (1, 5, 6, 0)
         if decoy == "hidden":
@@ -522,22 +537,22 @@ class Products:
 
     def doubt(self, call, name, truth, reference_error):
         """Returns what is wrong with the reference, or an empty string."""
-        if call.name in ORDINARY and reference_error > truth.most:
-            told = f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: it does not compute"
-            return f"{told} {self.product.formula} in {self.run.options.dtype}, or is made to use TF32 (--tf32)"
+        if call.name in ORDINARY and reference_error > truth.largest_bound:
+            message = f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: it does not compute"
+            return f"{message} {self.product.formula} in {self.run.options.dtype}, or is made to use TF32 (--tf32)"
         return ""
 
-    def reconsider(self, call, name, truth, found, bound, worst):
+    def reconsider(self, call, name, truth, result, bound, worst):
         return worst
 
-    def explain(self, name, truth, found, reference, worst, bound):
-        error, at = worst
-        errors = truth.errors(found)
+    def explain(self, name, truth, result, reference, worst, bound):
+        error, indices = worst
+        errors = truth.errors(result)
         return (
-            f"worst element {name}{measures.located(found, at)}{unwritten(found[at])},"
-            f" exact {float(truth.high[at]):.9g}, reference {float(reference[at]):.9g}; its error is {error:.2e} of"
-            f" {self.product.measure}{measures.located(truth.magnitude, at)}, allowed {bound:.2e};"
-            f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
+            f"worst element {name}{measures.located(result, indices)}{unwritten(result[indices])},"
+            f" exact {float(truth.high[indices]):.9g}, reference {float(reference[indices]):.9g};"
+            f" its error is {error:.2e} of {self.product.measure}{measures.located(truth.magnitude, indices)},"
+            f" allowed {bound:.2e}; {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
         )
 
     def criterion(self, call, results, reference):
@@ -546,14 +561,14 @@ class Products:
         Returns what is wrong, or None.
         """
         tolerance = 1e-2 if self.dtype.itemsize == 2 or self.run.tf32 else 1e-4
-        found, wanted = (list(each.values())[0] if each else None for each in (results, reference))
-        if call.name == "uniform" and reference and not torch.allclose(found, wanted, atol=tolerance, rtol=tolerance):
+        C, reference_C = (list(tensors.values())[0] if tensors else None for tensors in (results, reference))
+        if call.name == "uniform" and reference and not torch.allclose(C, reference_C, atol=tolerance, rtol=tolerance):
             return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
         return None
 
-    def other_bits(self, told):
-        """Returns `told` as an error, because a product has to have the same bits for the same inputs."""
-        return told
+    def other_bits(self, message):
+        """Returns `message` as an error, because a product has to have the same bits for the same inputs."""
+        return message
 
     # ---- Help for the author of a file that fails. ----
 
@@ -568,10 +583,10 @@ class Products:
 
         Their sizes increase, and are powers of two and 1 more than these, limited to --size.
         """
-        mode, most = "gradients" if row["input"].endswith(MODES["gradients"]) else "forward", self.run.options.size
-        sizes = sorted({size for power in range(most.bit_length()) for size in (1 << power, (1 << power) + 1)})
-        for size in [most] if self.run.options.one_size else sizes:
-            yield self.call("uniform", self.product.headline(min(size, most)), mode)
+        mode, max_size = "gradients" if row["input"].endswith(MODES["gradients"]) else "forward", self.run.options.size
+        sizes = sorted({size for power in range(max_size.bit_length()) for size in (1 << power, (1 << power) + 1)})
+        for size in [max_size] if self.run.options.one_size else sizes:
+            yield self.call("uniform", self.product.headline(min(size, max_size)), mode)
 
     def hint(self):
         """Returns possible causes of the errors and possible remedies, or an empty string."""
@@ -585,20 +600,20 @@ class Products:
         if self.dtype == torch.float32 and not self.run.tf32 and are_of_tf32(errors):
             hints.append("the errors are of TF32's size, and --tf32 judges by its bound on a GPU")
         raises = all("the solution raises " in row["detail"] for row in wrong)
-        words = r"AssertionError|\b(sizes?|shapes?|dimensions?|multiple|divisible)\b"
-        of_a_size = any(re.search(words, row["detail"]) for row in wrong)
+        pattern = r"AssertionError|\b(sizes?|shapes?|dimensions?|multiple|divisible)\b"
+        concerns_sizes = any(re.search(pattern, row["detail"]) for row in wrong)
         at_headline = [row for row in rows if row["size"] == self.label]
-        right_there = bool(at_headline) and not any(row["detail"] for row in at_headline)
-        if raises and (of_a_size or right_there) and not options.one_size:
+        right_at_headline = bool(at_headline) and not any(row["detail"] for row in at_headline)
+        if raises and (concerns_sizes or right_at_headline) and not options.one_size:
             hints.append(
                 f"other sizes are asked for than --size, and --size {options.size} --one-size judges that one alone"
             )
         return "; ".join(hints)
 
-    def finish(self, made):
-        """Adds a note to the report. `made` is the number of calls that were made twice."""
-        told = f"{made} calls were made twice, among the others"
-        self.run.report.check("the same bits for the same inputs", "ok", told)
+    def finish(self, made_twice):
+        """Adds a note to the report. `made_twice` is the number of calls that were made twice."""
+        detail = f"{made_twice} calls were made twice, among the others"
+        self.run.report.check("the same bits for the same inputs", "ok", detail)
 
 
 # ==== 3. Any problem ====
@@ -629,7 +644,7 @@ class Anything:
         self.fits = False  # whether the solution's module has the reference's parameters
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
         self.is_random = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
-        self.loosened, self.tied, self.unused, self.without_truth = set(), 0, {}, set()
+        self.loosened, self.ties, self.unused, self.without_truth = set(), 0, {}, set()
         # A look is the names, dtypes, shapes and structure of a call's results. The keys of `looks` are the mode, and
         # whether the inputs are the file's own. Each value lists the different looks that have been seen.
         self.looks = collections.defaultdict(list)
@@ -640,9 +655,9 @@ class Anything:
 
     @property
     def title(self):
-        found = self.run.options.constants
-        told = ", ".join(f"{name} = {value!r}" for name, value in found.items())
-        return f"what {self.run.options.reference} computes" + (f"; --set changes {told}" if told else "")
+        constants = self.run.options.constants
+        assignments = ", ".join(f"{name} = {value!r}" for name, value in constants.items())
+        return f"what {self.run.options.reference} computes" + (f"; --set changes {assignments}" if assignments else "")
 
     def classes(self, who):
         return [{"reference": "Model", "solution": "ModelNew"}[who]]
@@ -656,10 +671,10 @@ class Anything:
 
     @property
     def footnote(self):
-        told = (
+        note = (
             "errors: |result - truth| / (s + |truth|) of the call nearest to what is allowed; truth is the reference in"
         )
-        return f"{told} float64; s is 1, or for drawn inputs the largest |truth| within 0.01 (16 bits: 0.1) and 1"
+        return f"{note} float64; s is 1, or for drawn inputs the largest |truth| within 0.01 (16 bits: 0.1) and 1"
 
     @property
     def player(self):
@@ -669,19 +684,19 @@ class Anything:
 
     def draw(self, seed):
         """Returns the skeleton and the tensors that get_inputs() returns after seeding."""
-        told = self.run.reference.ask("draw", self.run.reference_limit, seed=seed)
-        return told["skeleton"], [self.fetch(each) for each in told["tensors"]]
+        answer = self.run.reference.ask("draw", self.run.reference_limit, seed=seed)
+        return answer["skeleton"], [self.fetch(description) for description in answer["tensors"]]
 
-    def fetch(self, told):
-        dtype, shape, place = told
+    def fetch(self, description):
+        dtype, shape, place = description
         return self.run.reference.fetch(place, shape, getattr(torch, dtype))
 
     def construct(self, seed):
         """Makes the reference construct its module with a seed, and the solution too if it has been started."""
-        told = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
-        self.constructor, self.arguments = seed, told["skeleton"]
-        self.argument_tensors = [self.fetch(each) for each in told["tensors"]]
-        self.state = {name: self.fetch(each) for name, each in told["state"].items()}
+        answer = self.run.reference.ask("construct", self.run.reference_limit, seed=seed)
+        self.constructor, self.arguments = seed, answer["skeleton"]
+        self.argument_tensors = [self.fetch(description) for description in answer["tensors"]]
+        self.state = {name: self.fetch(description) for name, description in answer["state"].items()}
         self.state_bytes = sum(room(X.dtype, X.shape) for X in (*self.argument_tensors, *self.state.values()))
         if self.run.solution:
             self.construct_solution()
@@ -694,25 +709,25 @@ class Anything:
         both constructors make theirs from the same seed. A solution may be right only with its own parameters, for
         example if its constructor scales them.
         """
-        told = self.construct_with(self.state if self.copies else {})
-        self.fits, is_same = told.get("fits") is True, told.get("is_same")
+        answer = self.construct_with(self.state if self.copies else {})
+        self.fits, is_same = answer.get("fits") is True, answer.get("is_same")
         is_first, self.has_solution = not self.has_solution, True
         if not is_first or not self.state:
             return
-        told = ""
+        detail = ""
         if not self.fits:
-            told = "the solution's have other names or shapes: they are what its constructor makes of the same seed"
+            detail = "the solution's have other names or shapes: they are what its constructor makes of the same seed"
         elif is_same is not True:
             self.construct_with({})
             self.fits = False
             self.copies = not self.holds_once()
-            told = "the solution is right with its own, which its constructor makes of the same seed"
+            detail = "the solution is right with its own, which its constructor makes of the same seed"
             if self.copies:
                 self.construct_with(self.state)
                 self.fits = True
-                told = "the solution has the reference's, because it is wrong with its own; KernelBench gives it none"
-        if told:
-            self.run.report.check("parameters", "note", told)
+                detail = "the solution has the reference's, because it is wrong with its own; KernelBench gives it none"
+        if detail:
+            self.run.report.check("parameters", "note", detail)
 
     def construct_with(self, state):
         """Makes the solution construct its module, and copy the tensors of `state` if they fit. Returns its answer."""
@@ -721,16 +736,16 @@ class Anything:
         self.run.requests.write(self.run.solution, tensors, places, {})
         count = len(self.argument_tensors)
         places, state = places[:count], dict(zip(state, places[count:], strict=True))
-        limit, given = self.run.reference_limit, {"skeleton": self.arguments, "tensors": places, "state": state}
-        told = self.run.solution.ask("construct", limit, seed=self.constructor, **given)
-        self.run.solution.examine_settings(told)
-        return told
+        limit, arguments = self.run.reference_limit, {"skeleton": self.arguments, "tensors": places, "state": state}
+        answer = self.run.solution.ask("construct", limit, seed=self.constructor, **arguments)
+        self.run.solution.examine_settings(answer)
+        return answer
 
     def holds_once(self):
         """Returns whether the solution's result of one call with the file's own inputs is right."""
         call = self.call("drawn")
-        (reference,), took = self.run.requests.send(self.run.reference, [call])
-        (results,), _ = self.run.requests.send(self.run.solution, [call], took)
+        (reference,), seconds = self.run.requests.send(self.run.reference, [call])
+        (results,), _ = self.run.requests.send(self.run.solution, [call], seconds)
         return not self.run.judgement.examine(call, results, reference)
 
     def measure(self):
@@ -739,17 +754,17 @@ class Anything:
         This method uses no slab, because the sizes that it finds decide how large the slabs have to be.
         """
         self.construct(self.run.random.getrandbits(63))
-        first, again = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
-        self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, again, strict=True))
+        first, second = (self.draw(self.run.random.getrandbits(63))[1] for _ in range(2))
+        self.always_the_same = all(torch.equal(X, Y) for X, Y in zip(first, second, strict=True))
         if self.always_the_same:
             self.never_varies = generic.vary(generic.Changes.scaled, first, 0, self.run.device) is None
         self.nbytes = sum(room(X.dtype, X.shape) for X in first)
-        self.wide_bytes = sum(room(torch.float64 if X.is_floating_point() else X.dtype, X.shape) for X in first)
+        self.float64_bytes = sum(room(torch.float64 if X.is_floating_point() else X.dtype, X.shape) for X in first)
         largest = max(first, key=torch.Tensor.numel, default=torch.empty(0))
         self.label = label(largest.shape) or "1"
 
     def slab_bytes(self):
-        return self.nbytes, max(self.wide_bytes, self.state_bytes) + (1 << 20)
+        return self.nbytes, max(self.float64_bytes, self.state_bytes) + (1 << 20)
 
     def begin(self):
         """Finds out whether calls draw random numbers or depend on earlier calls, and how many bytes they read.
@@ -757,12 +772,12 @@ class Anything:
         Unlike measure(), this method makes calls of the reference, whose inputs need a slab.
         """
         self.construct(self.constructor)
-        call = self.first = self.call("drawn")
+        call = self.call("drawn")
         (results,), _ = self.run.requests.send(self.run.reference, [call])
         if call.outline == "None" and not call.after:
             raise self.run.reference.fault(" returns None and changes no input")
-        told = self.run.reference.ask("study", self.run.reference_limit)
-        self.is_random, self.remembers, self.bytes_read = told["is_random"], told["remembers"], told["bytes"]
+        answer = self.run.reference.ask("study", self.run.reference_limit)
+        self.is_random, self.remembers, self.bytes_read = answer["is_random"], answer["remembers"], answer["bytes"]
         finite = [bool(X.isfinite().any()) for X in results.values() if X.numel()]
         if finite and not any(finite):
             raise self.run.reference.fault(" returns no finite number on its own inputs")
@@ -793,33 +808,33 @@ class Anything:
         for seed in [self.constructor, *(random.getrandbits(63) for _ in range(self.SEEDS - 1))]:
             is_first = not calls
             variants = list(generic.VARIANTS) if is_first else random.sample([*generic.VARIANTS], 3)
-            made = [self.call(name) for name in ("drawn", "drawn", *variants)]
-            made += [self.call(name, evaluates=True) for name in ("drawn", *random.sample(variants, 2))]
+            seed_calls = [self.call(name) for name in ("drawn", "drawn", *variants)]
+            seed_calls += [self.call(name, evaluates=True) for name in ("drawn", *random.sample(variants, 2))]
             if self.run.gradients:
-                made += [self.call(name, "gradients") for name in ("drawn", *variants)]
+                seed_calls += [self.call(name, "gradients") for name in ("drawn", *variants)]
             # A variant may be unusable, so at least one call that is made twice has the file's own inputs.
-            drawn = [call for call in made if call.name == "drawn"]
-            made += [random.choice(drawn), random.choice(made)]
-            for call in made:
+            drawn_calls = [call for call in seed_calls if call.name == "drawn"]
+            seed_calls += [random.choice(drawn_calls), random.choice(seed_calls)]
+            for call in seed_calls:
                 call.constructor = seed
-            random.shuffle(made)
-            calls += made
+            random.shuffle(seed_calls)
+            calls += seed_calls
         return calls
 
     def usable(self, group, references):
         """Returns the usable calls and the reference's answers. `unused` records why a variant is not usable."""
-        kept = []
+        usable = []
         for call, results in zip(group, references, strict=True):
-            why = "the reference fails" if isinstance(results, str) else ""
-            if call.is_optional and not why:
+            reason = "the reference fails" if isinstance(results, str) else ""
+            if call.is_optional and not reason:
                 finite = all(bool(X.isfinite().all()) for X in results.values())
-                why = "" if finite else "the reference returns NaN or Inf"
-                why = "nothing can be changed" if call.changes_nothing else why
-            if why:
-                self.unused[call.name] = why
+                reason = "" if finite else "the reference returns NaN or Inf"
+                reason = "nothing can be changed" if call.changes_nothing else reason
+            if reason:
+                self.unused[call.name] = reason
             else:
-                kept.append((call, results))
-        return [call for call, _ in kept], [results for _, results in kept]
+                usable.append((call, results))
+        return [call for call, _ in usable], [results for _, results in usable]
 
     def inference_calls(self):
         """Returns no calls, because forward calls are made under no_grad, as KernelBench makes them."""
@@ -848,22 +863,22 @@ class Anything:
             names[random.randrange(number)] = "one large element" if "one large element" in variants else variants[0]
         calls = [self.call(name, mode) for name in names]
         for call in calls:
-            told = self.known[mode]
-            call.expected = [each for each in told.expected if not each[0].startswith("state ")]
-            call.outline, call.aliases = told.outline, told.aliases
+            known = self.known[mode]
+            call.expected = [result for result in known.expected if not result[0].startswith("state ")]
+            call.outline, call.aliases = known.outline, known.aliases
         return calls
 
     # ---- Truths and bounds. ----
 
-    def learn(self, call, said):
+    def learn(self, call, answer):
         """Stores what the reference reports of its results."""
         if call.in_float64:
             return
-        call.expected, call.outline, call.aliases = said["kinds"], said["outline"], said["aliases"]
+        call.expected, call.outline, call.aliases = answer["kinds"], answer["outline"], answer["aliases"]
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
-        look = [each for each in said["kinds"] if not each[0].startswith("state ")], said["outline"]
+        look = [result for result in answer["kinds"] if not result[0].startswith("state ")], answer["outline"]
         if look not in looks:
             looks.append(look)
         if call.name == "drawn":
@@ -885,8 +900,8 @@ class Anything:
             if truth.worst(after)[0] <= truth.bound(0.0):
                 return ""
         first = measures.first_difference(before, after)
-        told = f"modified, first at {first}" if first else "not modified, as the reference modifies it"
-        return f"{call.input_names[number]} is {told}"
+        description = f"modified, first at {first}" if first else "not modified, as the reference modifies it"
+        return f"{call.input_names[number]} is {description}"
 
     def ask(self, calls, in_float64):
         """Returns the reference's results of calls, in float64 if `in_float64` is True.
@@ -897,12 +912,12 @@ class Anything:
         """
         if in_float64 and self.is_random:
             return [None] * len(calls)
-        asked, found = [copy.copy(call) for call in calls], []
-        for call in asked:
+        copies, all_results = [copy.copy(call) for call in calls], []
+        for call in copies:
             call.in_float64, call.is_optional = in_float64, True
-        for some in self.run.choices.in_pieces(asked):
-            found += self.run.requests.send(self.run.reference, some)[0]
-        return found
+        for piece in self.run.choices.in_pieces(copies):
+            all_results += self.run.requests.send(self.run.reference, piece)[0]
+        return all_results
 
     def find_truths(self, calls, references=None):
         """Stores the reference's results of calls, in its own dtypes and in float64.
@@ -927,14 +942,14 @@ class Anything:
         The results are float64 if the reference has a twin (see Reference in judge/modules.py).
         """
         calls = [copy.copy(call) for _ in range(self.PERTURBATIONS)]
-        for seed, each in enumerate(calls):
-            each.inputs = generic.perturb(call.inputs, seed, self.run.device, absolute)
-        found = self.ask(calls, in_float64=True)
-        if not all(isinstance(results, dict) for results in found):
-            for each in calls:
-                each.inputs = [X.to(Y.dtype) for X, Y in zip(each.inputs, call.inputs, strict=True)]
-            found = self.ask(calls, in_float64=False)
-        return [results for results in found if isinstance(results, dict)]
+        for seed, perturbed_call in enumerate(calls):
+            perturbed_call.inputs = generic.perturb(call.inputs, seed, self.run.device, absolute)
+        all_results = self.ask(calls, in_float64=True)
+        if not all(isinstance(results, dict) for results in all_results):
+            for perturbed_call in calls:
+                perturbed_call.inputs = [X.to(Y.dtype) for X, Y in zip(perturbed_call.inputs, call.inputs, strict=True)]
+            all_results = self.ask(calls, in_float64=False)
+        return [results for results in all_results if isinstance(results, dict)]
 
     def truths(self, call, reference):
         if not call.truth:
@@ -951,47 +966,49 @@ class Anything:
             yield name, generic.Truth(reference[name], high if fits else None, is_ordinary)
 
     def doubt(self, call, name, truth, reference_error):
-        if truth.bound(reference_error) > truth.least:
+        if truth.bound(reference_error) > truth.smallest_bound:
             self.loosened.add(call.name)
         if call.name != "drawn" or truth.is_integral or reference_error <= generic.SUSPICIOUS:
             return ""
         # The reference makes the call again, in its own dtypes and in float64. If both results differ from the first
         # ones, roundings are not the reason for the large error.
-        own, exact = (self.ask([call], in_float64)[0] for in_float64 in (False, True))
-        for again, first in ((own, generic.Truth(truth.reference)), (exact, truth)):
-            if not isinstance(again, dict) or again[name].shape != truth.shape:
+        own_results, exact_results = (self.ask([call], in_float64)[0] for in_float64 in (False, True))
+        for results, first_truth in ((own_results, generic.Truth(truth.reference)), (exact_results, truth)):
+            if not isinstance(results, dict) or results[name].shape != truth.shape:
                 return ""
-            if first.worst(again[name])[0] <= generic.SUSPICIOUS:
+            if first_truth.worst(results[name])[0] <= generic.SUSPICIOUS:
                 return ""
-        told = "it may keep something that is no tensor of its module, or draw from a generator of its own"
-        return f" has another result for the same inputs, and an error of {reference_error:.1e} in {name}: {told}"
+        message = "it may keep something that is no tensor of its module, or draw from a generator of its own"
+        return f" has another result for the same inputs, and an error of {reference_error:.1e} in {name}: {message}"
 
-    def reconsider(self, call, name, truth, found, bound, worst):
+    def reconsider(self, call, name, truth, result, bound, worst):
         """Returns the worst error that roundings of the inputs do not explain, and its flat index."""
         perturbed = [results[name] for results in self.perturbed(call, truth.is_integral) if name in results]
         perturbed = [X for X in perturbed if X.shape == truth.shape]
         if not perturbed:
             return worst
-        *worst, tied = truth.worst_beside_ties(found, perturbed, bound)
-        call.row["ties"] += tied
-        self.tied += tied
+        *worst, ties = truth.worst_beside_ties(result, perturbed, bound)
+        call.row["ties"] += ties
+        self.ties += ties
         return worst
 
-    def explain(self, name, truth, found, reference, worst, bound):
-        error, at = worst
-        found, reference = (generic.real(X).flatten()[at] for X in (found, reference))
+    def explain(self, name, truth, result, reference, worst, bound):
+        error, index = worst
+        result, reference = (generic.real(X).flatten()[index] for X in (result, reference))
         rule = (
-            f"{generic.MULTIPLE} times the reference's own error" if bound > truth.least else "KernelBench's tolerance"
+            f"{generic.MULTIPLE} times the reference's own error"
+            if bound > truth.smallest_bound
+            else "KernelBench's tolerance"
         )
         rule = "whole numbers and truth values have to agree" if truth.is_integral else f"allowed {bound:.1e}, {rule}"
-        told = f"worst element {name}{truth.position(at)} = {float(found):.9g}{unwritten(found)}"
-        told += f", exact {float(truth.high[at]):.9g}, reference {float(reference):.9g}"
-        return f"{told}; its error is {error:.2e}, {rule}"
+        description = f"worst element {name}{truth.position(index)} = {float(result):.9g}{unwritten(result)}"
+        description += f", exact {float(truth.high[index]):.9g}, reference {float(reference):.9g}"
+        return f"{description}; its error is {error:.2e}, {rule}"
 
     def criterion(self, call, results, reference):
         return None
 
-    def other_bits(self, told):
+    def other_bits(self, message):
         """Records that two results for the same inputs differ. KernelBench allows this: sums may change their order."""
         self.has_other_bits = True
 
@@ -1020,34 +1037,39 @@ class Anything:
             return "each call with what get_inputs() returns is right, and KernelBench makes no others"
         return ""
 
-    def finish(self, made):
+    def finish(self, made_twice):
         """Adds notes on further findings to the report."""
         run = self.run
         if self.has_other_bits:
-            told = "not always, but each result was within what is allowed"
-            run.report.check("the same bits for the same inputs", "note", told)
+            detail = "not always, but each result was within what is allowed"
+            run.report.check("the same bits for the same inputs", "note", detail)
         if self.unused:
-            reasons = {why: [name for name, each in self.unused.items() if each == why] for why in self.unused.values()}
-            told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
-            run.report.check("hard variants", "note", f"not used, or not always: {told}")
+            reasons = {
+                reason: [name for name, unused_reason in self.unused.items() if unused_reason == reason]
+                for reason in self.unused.values()
+            }
+            detail = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+            run.report.check("hard variants", "note", f"not used, or not always: {detail}")
         if self.without_truth:
-            why = "draws random numbers" if self.is_random else "does not run in float64"
-            run.report.check("truth", "note", f"the reference {why}: its own results are the truth")
+            reason = "draws random numbers" if self.is_random else "does not run in float64"
+            run.report.check("truth", "note", f"the reference {reason}: its own results are the truth")
         if self.always_the_same:
-            told = "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
+            detail = "get_inputs() always returns the same: each call has them multiplied by random numbers about 1"
             if self.never_varies:
-                told = "each call has the same inputs, which cannot be changed: a solution may keep its results"
-            run.report.check("inputs", "note", told)
-        of_numbers = {name: X.flatten() for name, X in self.state.items() if X.is_floating_point() and X.numel() > 1}
-        if constant := [name for name, X in of_numbers.items() if X.min() == X.max()]:
-            told = ", ".join(constant[:3]) + (f" and {len(constant) - 3} more" if constant[3:] else "")
-            told += " have one number everywhere, as in KernelBench: a solution could leave them out"
-            run.report.check("parameters", "note", told)
-        if self.tied:
-            told = f"{self.tied} elements differ where roundings of the inputs would change the result as well"
-            run.report.check("ties", "note", told)
-        told = "other shapes than the file's, other values than those drawn, more digits than the tolerance"
-        run.report.check("not promised", "note", told)
+                detail = "each call has the same inputs, which cannot be changed: a solution may keep its results"
+            run.report.check("inputs", "note", detail)
+        float_tensors = {name: X.flatten() for name, X in self.state.items() if X.is_floating_point() and X.numel() > 1}
+        if constant_names := [name for name, X in float_tensors.items() if X.min() == X.max()]:
+            detail = ", ".join(constant_names[:3]) + (
+                f" and {len(constant_names) - 3} more" if constant_names[3:] else ""
+            )
+            detail += " have one number everywhere, as in KernelBench: a solution could leave them out"
+            run.report.check("parameters", "note", detail)
+        if self.ties:
+            detail = f"{self.ties} elements differ where roundings of the inputs would change the result as well"
+            run.report.check("ties", "note", detail)
+        detail = "other shapes than the file's, other values than those drawn, more digits than the tolerance"
+        run.report.check("not promised", "note", detail)
 
 
 PROBLEMS = {name: functools.partial(Products, product=product) for name, product in measures.PRODUCTS.items()}

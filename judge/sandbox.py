@@ -48,11 +48,11 @@ DAY = 86400.0  # in seconds
 
 def newest_first(paths):
     """Returns the paths that exist, the most recently modified one first."""
-    found = []
+    dated_paths = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+            dated_paths.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated_paths, reverse=True)]
 
 
 def is_named(build, text):
@@ -114,14 +114,14 @@ def schedule_of(thread):
         return affinity, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
 
 
-def halts(number, thread):
+def halts(pid, thread):
     """Tells whether a thread is stopped or has ended, or will stop before it runs again.
 
     A thread that sleeps uninterruptibly in the kernel (state D), as in vfork, gets a SIGSTOP of its own, which takes
     effect when the thread wakes. The SIGSTOP of the process group is not enough, because another thread may receive it.
     """
     state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
-    return state in b"TZX" or state == b"D" and guard.stop_thread(number, int(thread.name))
+    return state in b"TZX" or state == b"D" and guard.stop_thread(pid, int(thread.name))
 
 
 class ConfinedProcess:
@@ -143,9 +143,9 @@ class ConfinedProcess:
 
     # ---- Running and standing still. ----
 
-    def send(self, number):
+    def send(self, signal_number):
         with contextlib.suppress(ProcessLookupError, PermissionError):  # for example, no process of the group is left
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal_number)
 
     def resume(self):
         self.send(signal.SIGCONT)
@@ -170,11 +170,11 @@ class ConfinedProcess:
     def stands(self):
         """Tells whether each thread of the group stands still, as halts() defines it."""
         # The leader of the group is checked first, because it is the process that most likely still runs.
-        for number in (self.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
+        for pid in (self.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
             runs = False
             try:  # noqa: SIM105 (each request checks hundreds of processes, and suppress() takes half as long again)
-                if runs := os.getpgid(number) == self.pid:
-                    runs = not all(halts(number, thread) for thread in Path(f"/proc/{number}/task").iterdir())
+                if runs := os.getpgid(pid) == self.pid:
+                    runs = not all(halts(pid, thread) for thread in Path(f"/proc/{pid}/task").iterdir())
             except OSError as error:  # a thread that ends during the check counts as one that was running
                 if error.errno in EXHAUSTED:  # the judge itself has run out of a resource
                     raise
@@ -253,14 +253,14 @@ class Sandbox(contextlib.ExitStack):
         self.folder, self.warden, self.processes = folder, None, []
 
     def __enter__(self):
-        with contextlib.ExitStack() as opened:
-            opened.callback(guard.set_dumpable, guard.is_dumpable())
+        with contextlib.ExitStack() as stack:
+            stack.callback(guard.set_dumpable, guard.is_dumpable())
             guard.set_dumpable(False)
             self.folder = tempfile.mkdtemp(prefix="check-")
             command = [sys.executable, "-IS", guard.__file__, self.folder]
             warden = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-            self.warden = opened.enter_context(warden)
-            self.push(opened.pop_all())
+            self.warden = stack.enter_context(warden)
+            self.push(stack.pop_all())
         return self
 
     def start(self, program, spec, text, **streams):
@@ -269,11 +269,11 @@ class Sandbox(contextlib.ExitStack):
         The program gets the arguments "--child" and `spec` in JSON. The item "sandbox" of this JSON is for enter().
         `text` is the text of the file that the program will execute. It decides which builds the program finds.
         """
-        # `others` has the warden and the running processes of this sandbox. The new process must not signal them.
-        others = [process.pid for process in self.processes if not process.has_ended()]
-        others += [self.warden.pid] if self.warden else []
-        own = [os.getpid(), others, tempfile.mkdtemp(dir=self.folder), folder_of_builds(text)]
-        command = [sys.executable, program, "--child", json.dumps({**spec, "sandbox": own})]
+        # `other_pids` has the warden and the running processes of this sandbox. The new process must not signal them.
+        other_pids = [process.pid for process in self.processes if not process.has_ended()]
+        other_pids += [self.warden.pid] if self.warden else []
+        enter_arguments = [os.getpid(), other_pids, tempfile.mkdtemp(dir=self.folder), folder_of_builds(text)]
+        command = [sys.executable, program, "--child", json.dumps({**spec, "sandbox": enter_arguments})]
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
         if self.warden:
             os.write(self.warden.stdin.fileno(), b"%d\n" % child.pid)
@@ -281,12 +281,12 @@ class Sandbox(contextlib.ExitStack):
         return self.processes[-1]
 
     @staticmethod
-    def enter(own):
+    def enter(arguments):
         """Confines this process, which must have one thread and lead a process group.
 
         Returns a dict with the keys of LEFT_OPEN. A value is true if the system provides that protection.
         """
-        return guard.guard(*own)
+        return guard.guard(*arguments)
 
     @staticmethod
     def close_memory():

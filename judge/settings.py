@@ -57,12 +57,12 @@ def hooks():
     """
     module = torch.nn.modules.module
     names = [name for name in vars(module) if name.startswith("_global_") and name.endswith("hooks")]
-    found = {name: len(getattr(module, name)) for name in sorted(names)}
-    found["function modes"] = read(torch._C._len_torch_function_stack)
-    found["dispatch modes"] = read(torch._C._len_torch_dispatch_stack)
+    values = {name: len(getattr(module, name)) for name in sorted(names)}
+    values["function modes"] = read(torch._C._len_torch_function_stack)
+    values["dispatch modes"] = read(torch._C._len_torch_dispatch_stack)
     saved = read(lambda: torch._C._autograd._top_saved_tensors_default_hooks(True))
-    found["hooks of saved tensors"] = saved is not None
-    return found
+    values["hooks of saved tensors"] = saved is not None
+    return values
 
 
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -81,7 +81,7 @@ def settings(cuda):
     Some settings are left out, because honest files change them: torch.backends.cudnn.benchmark, the filters of
     warnings, environment variables, sys.path and the recursion limit.
     """
-    found = {
+    values = {
         "torch.set_grad_enabled": torch.is_grad_enabled(),
         "torch.inference_mode": torch.is_inference_mode_enabled(),
         "torch.set_default_dtype": torch.get_default_dtype(),
@@ -106,7 +106,7 @@ def settings(cuda):
         "rounding and denormal numbers": arithmetic(),
         "gc": (gc.isenabled(), gc.get_threshold()),
         "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, []),
-        "running timers": [which for which in TIMERS if signal.getitimer(which)[0] > 0],
+        "running timers": [timer for timer in TIMERS if signal.getitimer(timer)[0] > 0],
         "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
         "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "hooks of Python": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook),
@@ -117,24 +117,24 @@ def settings(cuda):
         "priority": (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)),
     }
     if cuda:
-        found["torch.cuda.manual_seed"] = torch.cuda.initial_seed()
-        found["torch.cuda.set_device"] = torch.cuda.current_device()
-        found["torch.cuda.set_stream"] = torch.cuda.current_stream().cuda_stream
-    return found
+        values["torch.cuda.manual_seed"] = torch.cuda.initial_seed()
+        values["torch.cuda.set_device"] = torch.cuda.current_device()
+        values["torch.cuda.set_stream"] = torch.cuda.current_stream().cuda_stream
+    return values
 
 
 def changes(before, after):
     """Returns a list of texts, one for each setting that differs."""
-    told = []
+    texts = []
     for name, old in before.items():
         new = after[name]
         if isinstance(old, dict):
-            told += changes(
+            texts += changes(
                 {f"{name}, {key}": value for key, value in old.items()}, {f"{name}, {key}": new.get(key) for key in old}
             )
         elif old != new:
-            told.append(f"{name} (was {old}, is {new})")
-    return told
+            texts.append(f"{name} (was {old}, is {new})")
+    return texts
 
 
 def generator_states():
@@ -146,20 +146,20 @@ class Generators:
     """Detects a random generator that is set to the same state again and again, as by random.seed(0) in each call."""
 
     def __init__(self):
-        self.before, self.seen = generator_states(), set()
+        self.previous_states, self.seen = generator_states(), set()
 
     def changes(self):
         """Describes the generators that have come back to a state seen at an earlier call of this method."""
-        told, now = [], generator_states()
-        for name, state in now.items():
-            if state == self.before[name]:
+        texts, states = [], generator_states()
+        for name, state in states.items():
+            if state == self.previous_states[name]:
                 continue
             if (name, state) in self.seen:
-                told.append(f"{name} (the generator is in the state that an earlier call left)")
+                texts.append(f"{name} (the generator is in the state that an earlier call left)")
             self.seen.add((name, state))
-        # The draws below move each generator on, so that `before` is not the state that was just added to `seen`. If
-        # it were, a call of the module that sets this state again would look like one that leaves the generator alone.
+        # The draws below move each generator on, so that no state in `previous_states` was just added to `seen`. If one
+        # were, a call of the module that sets this state again would look like one that leaves the generator alone.
         random.random()
         torch.rand(1)
-        self.before = generator_states()
-        return told
+        self.previous_states = generator_states()
+        return texts

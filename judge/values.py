@@ -35,9 +35,9 @@ def _skeleton(value, tensors, results_on):
         value = torch.tensor(value, dtype=torch.float64, device=results_on)
     if isinstance(value, torch.Tensor):
         if results_on is None:
-            for number, tensor in enumerate(tensors):
+            for index, tensor in enumerate(tensors):
                 if tensor is value:
-                    return ["tensor", number]
+                    return ["tensor", index]
             if value.layout == torch.strided and not value.is_contiguous():
                 order = sorted(range(value.dim()), key=value.stride, reverse=True)
                 if value.permute(order).is_contiguous():  # for example a transposed matrix
@@ -101,18 +101,18 @@ def places(skeleton, name):
 
     A tensor's name is `name` itself, or a path such as name[0] or name['key'].
     """
-    found = {}
+    paths = {}
 
     def visit(part, path):
         kind, content = part
         if kind == "tensor":
-            found.setdefault(content, path)
+            paths.setdefault(content, path)
         elif kind == "dict":
             for key, inner in content:
                 visit(inner, f"{path}[{key!r}]")
         elif kind in ("tuple", "list"):
-            for number, inner in enumerate(content):
-                visit(inner, f"{path}[{number}]")
+            for index, inner in enumerate(content):
+                visit(inner, f"{path}[{index}]")
 
     visit(skeleton, name)
-    return [found[number] for number in sorted(found)]
+    return [paths[index] for index in sorted(paths)]
