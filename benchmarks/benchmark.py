@@ -112,9 +112,9 @@ def product_errors(X, Y, results, keep=None):
     truth = measures.Truth(X, Y, keep, inverse=Y is None)
     norm, errors = keep(truth.high).norm().item(), []
     for C in results:
-        off = keep(C.double() - truth.high - truth.low).abs_()
-        worst = torch.where(off == 0, 0.0, off / truth.magnitude).max().item() if C.numel() else 0.0
-        errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
+        difference = keep(C.double() - truth.high - truth.low).abs_()
+        worst = torch.where(difference == 0, 0.0, difference / truth.magnitude).max().item() if C.numel() else 0.0
+        errors.append((difference.norm().item() / norm if norm else float(difference.any()), worst))
     return errors, compared
 
 
@@ -134,7 +134,7 @@ class Bench:
         self.on_gpu = device != "cpu"
         self.synchronize = torch.cuda.synchronize if self.on_gpu else torch.cpu.synchronize
         # Cases that measure_products, suite_family and suite_infinite measure at a single N have this N.
-        self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)
+        self.single_size = 4096 if sizes is None or 4096 in sizes else max(sizes)
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
     solution = functools.cached_property(lambda self: load(self.solution_file))
@@ -156,15 +156,15 @@ class Bench:
         models |= {"before": getattr(self.against, prefix + "ModelNew")} if self.against else {}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
-    def others(self, prepare, *operands):
+    def further_sides(self, prepare, *operands):
         """Returns {name: call} for further sides of a row, and {name: reason} for sides that are unavailable. `prepare` maps the name of a
         side to a function that takes the operands and returns the call."""
         calls, skipped = {}, {}
-        for name, prepared in prepare.items():
+        for name, make_call in prepare.items():
             try:
-                calls[name] = prepared(*operands)
-            except self.peers.Unavailable as why:
-                skipped[name] = str(why)
+                calls[name] = make_call(*operands)
+            except self.peers.Unavailable as reason:
+                skipped[name] = str(reason)
         return calls, skipped
 
     def path_of(self, A, B, problem="lower"):
@@ -178,34 +178,34 @@ class Bench:
 
         order = random.Random(self.seed)
 
-        def rounds(number, ahead=0.0):
+        def rounds(number, sleep_seconds=0.0):
             marks = [(name, moment(), moment()) for _ in range(number) for name in order.sample([*calls], len(calls))]
-            if ahead and self.on_gpu:
-                # The GPU sleeps for about `ahead` seconds, given in cycles, while the host launches all calls. Without this sleep the GPU
+            if sleep_seconds and self.on_gpu:
+                # The GPU sleeps for about `sleep_seconds`, given in cycles, while the host launches all calls. Without this sleep the GPU
                 # would wait for the host between two events, and the time between them would include the host's time.
-                torch.cuda._sleep(int(2e9 * ahead))
-            asked = time.perf_counter()
+                torch.cuda._sleep(int(2e9 * sleep_seconds))
+            launch_seconds = time.perf_counter()
             for name, start, end in marks:
                 self._flushed.fill_(1)  # so that the L2 holds none of the input
                 start.record()
                 calls[name]()
                 end.record()
-            asked = time.perf_counter() - asked
+            launch_seconds = time.perf_counter() - launch_seconds
             self.synchronize()
-            return marks, asked
+            return marks, launch_seconds
 
         # This round does not count. It loads kernels, lets cuBLAS choose its algorithm and fills the allocator's cache. A process's first
         # event also takes longer than later events.
         rounds(1)
         start = time.perf_counter()
-        _, asked = rounds(1)
+        _, launch_seconds = rounds(1)
         trials = max(MIN_TRIALS, min(self.trials, int(ROW_SECONDS / (time.perf_counter() - start))))
         while self.on_gpu and time.perf_counter() < start + WARM_SECONDS:
             rounds(1)
         for attempt in itertools.count(1):
-            marks, _ = rounds(trials, asked * trials)
-            times = {name: measures.spread([start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name]) for name in calls}
-            if attempt == MOST_ATTEMPTS or all(measures.undisturbed(mine) == mine["median_us"] for mine in times.values()):
+            marks, _ = rounds(trials, launch_seconds * trials)
+            times = {name: measures.spread([start.elapsed_time(end) * 1e3 for side, start, end in marks if side == name]) for name in calls}
+            if attempt == MOST_ATTEMPTS or all(measures.undisturbed(spread) == spread["median_us"] for spread in times.values()):
                 return times | {"trials": trials, "attempts": attempt}
 
 
@@ -223,19 +223,19 @@ def load(path):
 def environment(bench, commit=None):
     """Returns the entries of a record that describe the machine, the versions, the solution and the arguments. If `commit` is None, the
     entry "commit" has the commit of the checkout, and says if a file that decides the numbers has uncommitted changes."""
-    # ask(command) returns the output of a shell command, or None if the command failed.
-    gpu, ask = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)
+    # run_command(command) returns the output of a shell command, or None if the command failed.
+    gpu, run_command = bench.on_gpu, functools.partial(collect_env.run_and_read_all, collect_env.run)
     git = f"git -C {shlex.quote(str(ROOT))}"
-    found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
-    deciding = "model_new.py reference_model.py check.py judge examples/distributed.py 'benchmarks/*.py' 'benchmarks/*.cuh'"
-    changed = ask(f"{git} status --porcelain -- {deciding}")
+    commit_hash = run_command(f"{git} rev-parse --short=12 HEAD") or "unknown"
+    deciding_files = "model_new.py reference_model.py check.py judge examples/distributed.py 'benchmarks/*.py' 'benchmarks/*.cuh'"
+    changed = run_command(f"{git} status --porcelain -- {deciding_files}")
     cpu = re.search(r"Model name:\s*(.+)", collect_env.get_cpu_info(collect_env.run))
     driver, python = collect_env.get_nvidia_driver_version(collect_env.run) if gpu else None, sys.version.split()[0]
     return {
         "device": torch.cuda.get_device_name() if gpu else f"{cpu[1] if cpu else os.uname().machine}, {torch.get_num_threads()} threads",
         "capability": ".".join(map(str, torch.cuda.get_device_capability())) if gpu else None,
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda if gpu else None, "driver": driver, "python": python},
-        "commit": commit or found + (" with changes" if changed else ""),
+        "commit": commit or commit_hash + (" with changes" if changed else ""),
         "solution_sha256": hashlib.sha256(bench.solution_file.read_bytes()).hexdigest()[:16],
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -294,17 +294,17 @@ class Record:
         unfinished.replace(self.path)  # so that the file is a whole record at any time
 
 
-def earlier_rows(path, described):
+def earlier_rows(path, description):
     """Returns the rows that an earlier run left at `path`, without rows of another solution or of another kind of device."""
     rows = json.loads(path.read_text())["rows"] if path.is_file() else []
-    return [row for row in rows if all(row[key] == described[key] for key in ("solution_sha256", "device"))]
+    return [row for row in rows if all(row[key] == description[key] for key in ("solution_sha256", "device"))]
 
 
 def printed(value):
     """Returns a row's value as text. The text of a side has the median and the 10th and 90th percentile. If the side has errors, the
     normwise and the worst error follow. An example is '2728.1 (2720.0 to 2741.3) us 1.2e-07 3.0e-07'."""
     if isinstance(value, dict) and "median_us" in value:
-        value = {name: each for name, each in value.items() if isinstance(each, float)}
+        value = {name: number for name, number in value.items() if isinstance(number, float)}
         median, low, high, _, *errors = value.values()
         return " ".join([f"{median:.1f} ({low:.1f} to {high:.1f}) us", *(f"{error:.1e}" for error in errors)])
     return " ".join(map(printed, value)) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -323,8 +323,8 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
     row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
     row |= {"N": N, "dtype": dtype, "inputs": inputs, "tf32": group == "tf32"}
     label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
-    rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # applies to all sides
-    with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), rounding:
+    tf32_context = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # applies to all sides
+    with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), tf32_context:
         A, B = bench.inputs(kind, *shapes, dtype, inputs)
         calls = bench.sides(A, B, problem=kind)
         chosen, forced = bench.path_of(A, B, kind), os.environ.get("TRIL_MATMUL_PATH", "auto")
@@ -333,28 +333,28 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
         if group == "peers":
             del row["tf32"]  # in this group `tf32` is the name of a side
-            others, row["skipped"] = bench.others(bench.peers.PEERS, A, B)
-            calls |= others
+            further_calls, row["skipped"] = bench.further_sides(bench.peers.PEERS, A, B)
+            calls |= further_calls
         multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
         row["useful_flop"] = 2 * batch * multiply_adds * (3 if gradients else 1)  # the operations that the mathematics needs
         if gradients:
             G = torch.rand(A.shape, device=bench.device).to(dtype)  # G is not zero above the diagonal, where no side may use it
             A.requires_grad_(), B.requires_grad_()
             calls = {side: lambda call=call: torch.autograd.grad(call(), (A, B), G) for side, call in calls.items()}
-            (dA, dB), low = zip(*(call() for call in calls.values()), strict=True), G.tril()
-            each = [product_errors(*product, torch.tril)[0] for product in ((low, B.mT, dA), (A.mT, low, dB))]
-            errors, row["compared"] = torch.tensor(each, dtype=torch.float64).amax(0).tolist(), "all elements of both gradients"
-            del dA, dB, low
+            (dA, dB), lower_G = zip(*(call() for call in calls.values()), strict=True), G.tril()
+            gradient_errors = [product_errors(*product, torch.tril)[0] for product in ((lower_G, B.mT, dA), (A.mT, lower_G, dB))]
+            errors, row["compared"] = torch.tensor(gradient_errors, dtype=torch.float64).amax(0).tolist(), "all elements of both gradients"
+            del dA, dB, lower_G
         else:
             errors, row["compared"] = product_errors(*measures.PRODUCTS[kind].factors[0](A, B), [call() for call in calls.values()])
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
             # The other sides have wider limits than ours. TF32 rounds operands to 11 bits. All sides but TF32 and ours get the judge's
             # second bound, which allows for plain float32 sums. A 16-bit result also gets 16 roundings, because `blocked` rounds per block.
-            less = measures.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
+            peer_limit = measures.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
             for side, (_, worst) in zip(calls, errors, strict=True):
-                if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
-                    raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {most:.2e}")
+                if not worst <= (side_limit := {"tf32": 2.0**-9, "ours": limit}.get(side, peer_limit)):
+                    raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {side_limit:.2e}")
         record.add_timed(bench, row, calls, errors, limit, fail)
 
 
@@ -363,33 +363,33 @@ def measure_products(suite, bench, record):
     compares ours with what a user could pick instead, and times a row only if the results of all sides are right."""
     if suite == "peers" and bench.peers.triton is not None:
         record.content["versions"]["triton"] = bench.peers.triton.__version__
-    half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
-    own, special, alone, transposed = bench.sizes, [bench.special], bench.sizes is None, {"problem": ["transposed_a"]}
-    for name, group, sizes, other in (  # (suite, group, sizes, what else varies); a size is N, or the dims of measure()
-        ("forward", "sizes", own or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
-        ("forward", "hard", special, {"inputs": HARD_INPUTS}),
-        ("forward", "dtypes", special, {"dtype": ["float64"]}),
-        ("forward", "dtypes", own or HALF_SIZES, {"dtype": half}),
-        ("forward", "tf32", own or (512, 1024, 2048, 4096, 8192), {}),
-        ("problems", "problems", special, {"problem": ["lower", "upper"]}),
+    half_dtypes, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
+    selected, single_sizes, is_default, transposed = bench.sizes, [bench.single_size], bench.sizes is None, {"problem": ["transposed_a"]}
+    for name, group, sizes, variations in (  # (suite, group, sizes, what else varies); a size is N, or the dims of measure()
+        ("forward", "sizes", selected or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
+        ("forward", "hard", single_sizes, {"inputs": HARD_INPUTS}),
+        ("forward", "dtypes", single_sizes, {"dtype": ["float64"]}),
+        ("forward", "dtypes", selected or HALF_SIZES, {"dtype": half_dtypes}),
+        ("forward", "tf32", selected or (512, 1024, 2048, 4096, 8192), {}),
+        ("problems", "problems", single_sizes, {"problem": ["lower", "upper"]}),
         ("problems", "problems", TRANSPOSED_A_SHAPES, transposed),
-        ("problems", "problems", TRANSPOSED_A_SHAPES[:1], transposed | {"dtype": half}),
-        ("backward", "backward", own or (1024, 2048, 4096), gradients),
-        ("backward", "backward", special, gradients | {"dtype": half}),
-        ("backward", "backward", [(16, 1024), (8, 2048)] * alone, gradients),
-        ("batch", "batch", BATCHES, {"dtype": ["float32", *half]}),
-        ("peers", "peers", own or (512, 1024, 2048, 4096, 8192, 16384), {}),
-        ("peers", "peers", special, {"dtype": [*half, "float64"]}),
-        ("mma", "sizes", own or HALF_SIZES, {"dtype": ["float32", "float64", *half]}),
-        ("mma", "hard", special, {"inputs": HARD_INPUTS}),
-        ("mma", "problems", special, {"problem": ["upper"]}),
+        ("problems", "problems", TRANSPOSED_A_SHAPES[:1], transposed | {"dtype": half_dtypes}),
+        ("backward", "backward", selected or (1024, 2048, 4096), gradients),
+        ("backward", "backward", single_sizes, gradients | {"dtype": half_dtypes}),
+        ("backward", "backward", [(16, 1024), (8, 2048)] * is_default, gradients),
+        ("batch", "batch", BATCHES, {"dtype": ["float32", *half_dtypes]}),
+        ("peers", "peers", selected or (512, 1024, 2048, 4096, 8192, 16384), {}),
+        ("peers", "peers", single_sizes, {"dtype": [*half_dtypes, "float64"]}),
+        ("mma", "sizes", selected or HALF_SIZES, {"dtype": ["float32", "float64", *half_dtypes]}),
+        ("mma", "hard", single_sizes, {"inputs": HARD_INPUTS}),
+        ("mma", "problems", single_sizes, {"problem": ["upper"]}),
         ("mma", "problems", TRANSPOSED_A_SHAPES[:1], transposed),
-        ("cpu", "cpu", own or (1, 64, 128, 256, 512, 1024, 2048), {}),
-        ("cpu", "cpu", [(1024, 128), (4096, 16), (64, 256)] * alone, {}),
-        ("cpu", "cpu", own or (16, 64, 256, 1024), gradients),
+        ("cpu", "cpu", selected or (1, 64, 128, 256, 512, 1024, 2048), {}),
+        ("cpu", "cpu", [(1024, 128), (4096, 16), (64, 256)] * is_default, {}),
+        ("cpu", "cpu", selected or (16, 64, 256, 1024), gradients),
     ):
-        varied = {"dtype": ["float32"], "problem": ["lower"], "size": sizes, "inputs": ["uniform"]} | other
-        for dtype, problem, size, inputs in itertools.product(*varied.values()):
+        axes = {"dtype": ["float32"], "problem": ["lower"], "size": sizes, "inputs": ["uniform"]} | variations
+        for dtype, problem, size, inputs in itertools.product(*axes.values()):
             if name == suite:
                 dims = size if isinstance(size, tuple) else (size,)
                 measure(bench, record, group, problem, dims, dtype, inputs)
@@ -398,10 +398,10 @@ def measure_products(suite, bench, record):
 def suite_family(bench, record):
     """Measures L X, the symmetric products X X^T and L L^T, the product L U, and the inverse of L. The reference of the products is
     torch.matmul. The reference of the inverse is torch.linalg.solve_triangular."""
-    draw, half, alone = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
-    squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
-    small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
-    cublas = bench.peers
+    draw, floats, is_default = measures.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
+    squares, single_shape = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.single_size,) * 2]
+    small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if is_default else [(16, 40, 40)]
+    peers = bench.peers
     # Maps the name of a case to (number of drawn matrices, function of these that returns X and Y, name of our function, its options). The
     # result of a case is X Y, or the inverse of X if Y is None.
     family = {
@@ -412,12 +412,12 @@ def suite_family(bench, record):
         "L^-1": (1, lambda A: (A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device), None), "triangular_inverse", {}),
     }
     for what, shapes, dtypes, further in (  # further: {side: a function of X and Y that returns the side's call}
-        ("X X^T", squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"], {"cublas": lambda X, Y: cublas.ssyrk(X)}),
-        ("L X", squares, half, {"cublas": cublas.strmm}),
-        ("L X", small[:2] * alone, half[:1], {"copy": lambda X, Y: Y.clone}),
-        ("L L^T", special, half, {}),
-        ("L U", special, half, {}),
-        ("L^-1", small, half[:1], {}),
+        ("X X^T", squares + [(4096, 1024), (1024, 4096)] * is_default, ["float32", "bfloat16"], {"cublas": lambda X, Y: peers.ssyrk(X)}),
+        ("L X", squares, floats, {"cublas": peers.strmm}),
+        ("L X", small[:2] * is_default, floats[:1], {"copy": lambda X, Y: Y.clone}),
+        ("L L^T", single_shape, floats, {}),
+        ("L U", single_shape, floats, {}),
+        ("L^-1", small, floats[:1], {}),
     ):
         number, factors, function, options = family[what]
         for dtype, shape in itertools.product(dtypes, shapes):
@@ -425,16 +425,16 @@ def suite_family(bench, record):
             with record.row(" ".join(row.values())) as fail:
                 drawn = [draw.uniform(*shape).to(check.DTYPES[dtype]) for _ in range(number)]
                 X, Y = factors(*drawn)
-                today = functools.partial(torch.matmul, X, Y)
+                reference_call = functools.partial(torch.matmul, X, Y)
                 if Y is None:
-                    one = torch.eye(shape[-1], device=bench.device).expand(shape)
-                    today, drawn = functools.partial(torch.linalg.solve_triangular, X, one, upper=False), [X]
-                calls = {"reference": today, "ours": functools.partial(getattr(bench.solution, function), *drawn, **options)}
+                    identity = torch.eye(shape[-1], device=bench.device).expand(shape)
+                    reference_call, drawn = functools.partial(torch.linalg.solve_triangular, X, identity, upper=False), [X]
+                calls = {"reference": reference_call, "ours": functools.partial(getattr(bench.solution, function), *drawn, **options)}
                 # Inverses have no side `before`. They always go through torch's dispatcher, which has one operator per name, so both files
                 # would run the kernel of the file that was loaded last.
                 if bench.against and Y is not None:
                     calls["before"] = functools.partial(getattr(bench.against, function), *drawn, **options)
-                calls |= bench.others(further, X, Y)[0]
+                calls |= bench.further_sides(further, X, Y)[0]
                 results = {side: call() for side, call in calls.items() if side != "copy"}
                 if what == "X X^T" and "cublas" in results:  # cuBLAS writes only the lower half
                     results["cublas"] += results["cublas"].tril(-1).mT
@@ -467,7 +467,7 @@ def suite_limits(bench, record):
 def suite_infinite(bench, record):
     """Measures the time of a product with one Inf, for several places of the Inf, and of a product whose operands are all NaN. Each of
     these calls takes turns with the reference and with our product of finite operands."""
-    N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
+    N, ones = bench.single_size, torch.ones(bench.single_size, bench.single_size, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
     for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
         where = f"{'AB'[place[0]]}[{place[1]}, {place[2]}]" if place else "nothing but NaN"
@@ -480,7 +480,7 @@ def suite_infinite(bench, record):
                 A[:], B[:] = math.nan, math.nan
             a, b = ((~V.isfinite()).float().tril() for V in operands)
             calls = bench.sides(A, B) | {"finite": bench.sides(*finite)["ours"]}
-            if not torch.equal(calls["ours"]().isfinite(), a @ one + one @ b == 0):
+            if not torch.equal(calls["ours"]().isfinite(), a @ ones + ones @ b == 0):
                 raise RuntimeError("nothing is timed: NaN or Inf stand where the sum has none, or are missing where it has one")
             record.add_timed(bench, {"N": N, "dtype": dtype, "where": where}, calls)
 
@@ -528,25 +528,25 @@ def suite_nan(bench, record):
             finite = [torch.rand(shape, generator=draw).sub_(0.5).div_(shape[-1] ** 0.5).add_(torch.eye(shape[-1])) for _ in range(count)]
             calls = {"finite": finite}
             for value in ("nan", "inf"):
-                for place, at in SPECIAL_PLACES.items():
+                for place, index in SPECIAL_PLACES.items():
                     calls[f"{place} {value}"] = operands = list(finite)
                     operands[operand] = finite[operand].clone()
                     first = operands[operand].flatten(0, -3)[0] if len(shape) > 2 else operands[operand]
-                    first[at] = float(value)
+                    first[index] = float(value)
                 if len(shape) > 2:
                     calls[f"batch {value}"] = operands = list(finite)
                     operands[operand] = torch.full_like(finite[operand], float(value))
             for operands in calls.values():
                 operands[:] = [T.detach().requires_grad_("gradients" in function) for T in operands]
-            best, start, rounds = dict.fromkeys(calls, math.inf), time.perf_counter(), 0
+            shortest, start, rounds = dict.fromkeys(calls, math.inf), time.perf_counter(), 0
             while rounds < SPECIAL_ROUNDS or (rounds < bench.trials and time.perf_counter() < start + SPECIAL_SECONDS):
                 for name, operands in calls.items():
-                    before = time.perf_counter()
+                    call_start = time.perf_counter()
                     call(*operands)
-                    best[name] = min(best[name], time.perf_counter() - before)
+                    shortest[name] = min(shortest[name], time.perf_counter() - call_start)
                 rounds += 1
-            ratios = {name: seconds / best["finite"] for name, seconds in best.items() if name != "finite"}
-            row = {"function": function, "shape": label, "rounds": rounds, "finite_ms": best["finite"] * 1e3}
+            ratios = {name: seconds / shortest["finite"] for name, seconds in shortest.items() if name != "finite"}
+            row = {"function": function, "shape": label, "rounds": rounds, "finite_ms": shortest["finite"] * 1e3}
             record.add({**row, "ratios": ratios, "most": max(ratios.values())})
 
 
@@ -566,7 +566,7 @@ def suite_host(bench, record):
                 times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
-            row |= {name: measures.spread(mine[2:]) for name, mine in times.items()}  # the first two measurements warm up
+            row |= {name: measures.spread(microseconds[2:]) for name, microseconds in times.items()}  # the first two measurements warm up
             record.add({**row, "ours_minus_matmul_us": row["tril_matmul"]["median_us"] - row["torch.matmul"]["median_us"]})
 
 
@@ -598,10 +598,12 @@ for step in sys.argv[1:]:
 def run(*command, seconds=300, accepted=(0,), **environment):
     """Runs a command and returns the result of subprocess.run. `environment` has additional environment variables. Raises RuntimeError if
     the exit status is not one of `accepted`."""
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds)
-    if done.returncode not in accepted:
-        raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return done
+    process = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds)
+    if process.returncode not in accepted:
+        raise RuntimeError(
+            f"{Path(command[0]).name} ended with status {process.returncode}:\n{process.stdout[-2000:]}{process.stderr[-4000:]}"
+        )
+    return process
 
 
 def suite_build(bench, record):
@@ -613,26 +615,26 @@ def suite_build(bench, record):
     with tempfile.TemporaryDirectory() as folder:
         for state in ["cold"] + ["warm"] * WARM_IMPORTS:
             with record.row(f"build, {state}"):
-                said = run(sys.executable, "-c", STEPS_PROBE, *steps.values(), TORCH_EXTENSIONS_DIR=folder).stdout.split()
-                seconds = dict(zip(steps, map(float, said[-len(steps) :]), strict=True))
+                output = run(sys.executable, "-c", STEPS_PROBE, *steps.values(), TORCH_EXTENSIONS_DIR=folder).stdout.split()
+                seconds = dict(zip(steps, map(float, output[-len(steps) :]), strict=True))
                 record.add({"state": state, "cores": len(os.sched_getaffinity(0)), **seconds})
 
 
 def suite_check(bench, record):
     """Records the verdicts and times of check.py. Each run of check.py is a separate process."""
-    always = [sys.executable, str(ROOT / "check.py"), "--solution", str(bench.solution_file), "--device", bench.device, "--batches"]
-    always += ["--size", str(max(bench.sizes))] if bench.sizes else []
-    for problem, dtype, path, *more in CHECKS:
-        with record.row(" ".join(["check", problem, dtype, path, *more])) as fail, tempfile.TemporaryDirectory() as folder:
-            asked = ["--problem", problem, "--dtype", dtype, *more, "--json", f"{folder}/x"]
-            run(*always, *asked, seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path)
-            found = json.loads(Path(folder, "x").read_text())
-            for times in found["timings"].values():
+    command = [sys.executable, str(ROOT / "check.py"), "--solution", str(bench.solution_file), "--device", bench.device, "--batches"]
+    command += ["--size", str(max(bench.sizes))] if bench.sizes else []
+    for problem, dtype, path, *further_options in CHECKS:
+        with record.row(" ".join(["check", problem, dtype, path, *further_options])) as fail, tempfile.TemporaryDirectory() as folder:
+            options = ["--problem", problem, "--dtype", dtype, *further_options, "--json", f"{folder}/x"]
+            run(*command, *options, seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path)
+            result = json.loads(Path(folder, "x").read_text())
+            for times in result["timings"].values():
                 for contender in ("alone", "reference", "solution"):
                     del times[contender]["each"]  # the times of the single calls, which the record leaves out
-            record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
-            if found["verdict"] != "ok":
-                fail(found["sentence"])
+            record.add({"path": path, "dtype": dtype, **result}, result["sentence"])
+            if result["verdict"] != "ok":
+                fail(result["sentence"])
 
 
 def suite_devices(bench, record):
@@ -663,8 +665,8 @@ def ptxas_report(sources, flags, architecture):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "x.cu").write_text("\n".join(sources))
         options = ["-std=c++17", *flags, f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", f"{folder}/x"]
-        done = run(find_nvcc(), *options, f"{folder}/x.cu")
-    return done.stdout + done.stderr
+        process = run(find_nvcc(), *options, f"{folder}/x.cu")
+    return process.stdout + process.stderr
 
 
 def kernels_of(report):
@@ -673,12 +675,12 @@ def kernels_of(report):
     spilled_bytes is the sum of all spill stores and spill loads of a kernel and of the functions that it calls. stack_bytes is the largest
     stack frame among them.
     """
-    found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
-    for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
-        stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
+    rows, patterns = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
+    for kernel, kernel_report in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
+        stacks, spilled, used = ([int(number) for number in re.findall(pattern, kernel_report)] for pattern in patterns)
         row = {"kernel": kernel, "registers": used[-1] if used else None, "stack_bytes": max(stacks, default=0)}
-        found.append(row | {"spilled_bytes": sum(spilled)})
-    return found
+        rows.append(row | {"spilled_bytes": sum(spilled)})
+    return rows
 
 
 def serialized(report):
@@ -722,13 +724,13 @@ def suite_profile(bench, record):
     """Records ncu's metrics for each kernel of one float32 product at N = 4096 with uniform inputs."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
     command += ["-k", f"regex:{'|'.join(PROFILED_KERNELS)}", sys.executable, "-c", PROFILED, str(bench.solution_file)]
-    said, kernels = run(*command).stdout, {}
-    for cell in csv.DictReader(line for line in said.splitlines() if line.startswith('"')):
+    output, kernels = run(*command).stdout, {}
+    for cell in csv.DictReader(line for line in output.splitlines() if line.startswith('"')):
         kernel = kernels.setdefault(int(cell["ID"]), {"kernel": re.search(r"\w+(?=[<(])", cell["Kernel Name"]).group()})
         with contextlib.suppress(ValueError):  # ncu writes n/a for a metric that a GPU does not have
             kernel[PROFILED_METRICS.get(cell["Metric Name"])] = [float(cell["Metric Value"].replace(",", "")), cell["Metric Unit"]]
     if not kernels:
-        raise RuntimeError(f"ncu has seen no kernel:\n{said[-2000:]}")
+        raise RuntimeError(f"ncu has seen no kernel:\n{output[-2000:]}")
     for number in sorted(kernels)[-len(kernels) // PROFILED_CALLS :]:
         record.add(kernels[number])
 
@@ -739,9 +741,9 @@ def suite_cycles(bench, record):
     sizes = map(str, bench.sizes or (2048, 4096, 8192))
     script, header = (str(ROOT / "benchmarks" / name) for name in ("cycles.py", "trace.cuh"))
     with tempfile.TemporaryDirectory() as builds:
-        added = {"NVCC_APPEND_FLAGS": f"-include {shlex.quote(header)}", "TORCH_EXTENSIONS_DIR": builds}
-        said = run(sys.executable, script, str(bench.solution_file), *sizes, seconds=600, **added).stdout
-    for line in said.splitlines():
+        variables = {"NVCC_APPEND_FLAGS": f"-include {shlex.quote(header)}", "TORCH_EXTENSIONS_DIR": builds}
+        output = run(sys.executable, script, str(bench.solution_file), *sizes, seconds=600, **variables).stdout
+    for line in output.splitlines():
         record.add(json.loads(line))
 
 
@@ -756,10 +758,10 @@ FORCED = "mma"  # the suite that runs with TRIL_MATMUL_PATH=mma
 
 def run_suite(name, bench, folder, commit=None):
     """Runs one suite and writes its record. Returns one message for each failure."""
-    described = environment(bench, commit)
-    versions = ", ".join(f"{key} {value}" for key, value in described["versions"].items() if value)
-    print(f"\n== {name}: {described['device']}, {versions}, commit {described['commit']}, {described['date']}", flush=True)
-    record, start = Record(name, described, folder), time.perf_counter()
+    description = environment(bench, commit)
+    versions = ", ".join(f"{key} {value}" for key, value in description["versions"].items() if value)
+    print(f"\n== {name}: {description['device']}, {versions}, commit {description['commit']}, {description['date']}", flush=True)
+    record, start = Record(name, description, folder), time.perf_counter()
     with record.row(name), torch.no_grad():
         SUITES[name](bench, record)
         record.content["complete"] = True
@@ -778,8 +780,8 @@ def run_suite(name, bench, folder, commit=None):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="This file's docstrings say what each suite measures.")
     add, has_gpu = parser.add_argument, torch.cuda.is_available()
-    told = f"default: {' '.join(GPU_SUITES)}; default without a GPU: cpu; also accepted: {' '.join(IF_ASKED + WITHOUT_GPU)}"
-    add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=told)
+    suite_help = f"default: {' '.join(GPU_SUITES)}; default without a GPU: cpu; also accepted: {' '.join(IF_ASKED + WITHOUT_GPU)}"
+    add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=suite_help)
     add("--sizes", nargs="+", type=positive, metavar="N", help="sizes in place of a suite's own; cases of fixed shape stay or are left out")
     add("--trials", type=positive, default=30, help="calls per side of a row, at least 5; long calls get fewer (default 30)")
     add(
@@ -793,30 +795,32 @@ def parse_arguments(arguments):
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="the file to time (default: model_new.py)")
     add("--against", type=Path, metavar="FILE", help="an older file, timed in turns as the side `before`; needs an --out of its own")
-    given = parser.parse_args(arguments)
-    given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
-    need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]
+    options = parser.parse_args(arguments)
+    options.suite = options.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
+    need_gpu = [name for name in options.suite if name not in WITHOUT_GPU]
     if need_gpu and not has_gpu:
-        says = f"{', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: {', '.join(WITHOUT_GPU)}"
-        parser.error(f"argument --suite: {says}")
+        message = f"{', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: {', '.join(WITHOUT_GPU)}"
+        parser.error(f"argument --suite: {message}")
     forced = os.environ.get("TRIL_MATMUL_PATH", "auto")
-    if forced != "auto" and [forced] != given.suite:
+    if forced != "auto" and [forced] != options.suite:
         parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: unset, or --suite {FORCED} alone")
     for name in ("solution", "against"):
-        file = getattr(given, name)
+        file = getattr(options, name)
         if file is not None and not (file.is_file() and file.suffix == ".py"):
             parser.error(f"argument --{name}: {file} is no Python file; accepted: one with model_new.py's functions")
-    if given.against and given.out.resolve() == RESULTS:
-        parser.error(f"argument --out: {given.out} holds the records of one file; with --against, another folder is accepted")
-    return given
+    if options.against and options.out.resolve() == RESULTS:
+        parser.error(f"argument --out: {options.out} holds the records of one file; with --against, another folder is accepted")
+    return options
 
 
 def main(arguments):
-    given = parse_arguments(arguments)
+    options = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")  # the reference and ours promise float32 accuracy only with this setting
     failures, threads = [], torch.get_num_threads()
-    benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes, given.against) for device in ("cuda", "cpu")}
-    for name in dict.fromkeys(given.suite):
+    benches = {
+        device: Bench(device, options.solution, options.trials, options.seed, options.sizes, options.against) for device in ("cuda", "cpu")
+    }
+    for name in dict.fromkeys(options.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
             # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported. A second copy of the
             # file in this process would not be safe. torch has one operator per name, so calls that go through torch's dispatcher would run
@@ -828,7 +832,7 @@ def main(arguments):
             continue
         # Each CPU suite has a fixed number of threads, so that its records from different machines can be compared.
         torch.set_num_threads({"cpu": 2, "nan": 1}.get(name, threads))
-        failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
+        failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], options.out, options.commit)
     if failures:
         print(f"\n{len(failures)} failed:", *failures, sep="\n  ", file=sys.stderr)
     return 1 if failures else 0

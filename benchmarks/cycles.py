@@ -88,14 +88,14 @@ class Tracer:
         """Returns the traces since the last call of this method, as 64-bit words, or None if no traced kernel has run. Each object file of
         the build has its own traces. This method returns the traces of the object file whose kernel has run, and clears all traces."""
         torch.cuda.synchronize()
-        found = None
+        traces = None
         for taker in self.takers:
             words = (ctypes.c_uint64 * WORDS)()
             if status := taker(words):
                 raise RuntimeError(f"the traces cannot be read: CUDA error {status}")
             if any(words[(cta * ROLES + PRODUCER) * (1 + ENTRIES) * 2] for cta in range(CTAS)):
-                found = list(words)
-        return found
+                traces = list(words)
+        return traces
 
 
 def measure(tracer, N, inputs, gradients):
@@ -124,9 +124,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="the solution, such as model_new.py")
     parser.add_argument("sizes", type=int, nargs="+", metavar="N", help="sizes of the products")
-    given = parser.parse_args()
-    tracer = Tracer(given.file)
-    for N in given.sizes:
+    options = parser.parse_args()
+    tracer = Tracer(options.file)
+    for N in options.sizes:
         for inputs, gradients in (("uniform", False), ("normal", False), ("uniform", True)):
             print(json.dumps(measure(tracer, N, inputs, gradients)), flush=True)
 

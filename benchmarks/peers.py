@@ -29,9 +29,9 @@ class Unavailable(Exception):
     """Raised if a peer cannot compute with these operands or on this machine. The text says why."""
 
 
-def _require(there, why):
-    if not there:
-        raise Unavailable(why)
+def _require(condition, reason):
+    if not condition:
+        raise Unavailable(reason)
 
 
 @contextlib.contextmanager
@@ -74,11 +74,11 @@ def _by_cublas(name, *arguments):
     # This call loads cuBLAS if nothing else has. The library's file name has the major version of CUDA.
     torch.cuda.current_blas_handle()
     routine = getattr(ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}"), f"cublas{letter}{name.lower()}_v2")
-    passed = {torch.Tensor: lambda T: ctypes.c_void_p(T.data_ptr()), float: lambda value: ctypes.byref(scalar(value)), int: int}
+    converters = {torch.Tensor: lambda T: ctypes.c_void_p(T.data_ptr()), float: lambda value: ctypes.byref(scalar(value)), int: int}
 
     def product():
         handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
-        if status := routine(handle, *(passed[type(argument)](argument) for argument in arguments)):
+        if status := routine(handle, *(converters[type(argument)](argument) for argument in arguments)):
             raise RuntimeError(f"cuBLAS's {name} ended with status {status}")
         return C
 
@@ -138,13 +138,13 @@ def triton_kernel(A, B):
         _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
         return C
 
-    timed = {}
+    times = {}
     for configuration in _CONFIGURATIONS[A.element_size()]:
         call = functools.partial(product, _tile_order(N, *configuration[:2], A.device), *configuration)
         with contextlib.suppress(triton.OutOfResources):  # a smaller GPU may lack the resources for this tile
-            timed[call] = triton.testing.do_bench(call, warmup=5, rep=25)
-    _require(timed, "none of this kernel's tiles fits this GPU")
-    return min(timed, key=timed.get)
+            times[call] = triton.testing.do_bench(call, warmup=5, rep=25)
+    _require(times, "none of this kernel's tiles fits this GPU")
+    return min(times, key=times.get)
 
 
 PEERS = {"tf32": tf32, "strmm": strmm, "blocked": blocked, "triton": triton_kernel}

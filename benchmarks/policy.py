@@ -122,15 +122,15 @@ int main() {
 
 def sections(path):
     """Returns the texts of SECTIONS. The text of a section is the longest string in the assignment to its name."""
-    found = {}
+    section_texts = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in SECTIONS:
             texts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-            found[node.targets[0].id] = max(texts, key=len)
-    missing = [name for name in SECTIONS if name not in found]
+            section_texts[node.targets[0].id] = max(texts, key=len)
+    missing = [name for name in SECTIONS if name not in section_texts]
     if missing:
         sys.exit(f"{path} has no section {', '.join(missing)}")
-    return [found[name] for name in SECTIONS]
+    return [section_texts[name] for name in SECTIONS]
 
 
 def table(path=ROOT / "model_new.py"):
@@ -142,9 +142,9 @@ def table(path=ROOT / "model_new.py"):
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "policy.cpp"), Path(folder, "policy")
         source.write_text("\n".join([PRELUDE, *sections(path), MAIN.replace("{SIZES}", "{" + sizes + "}")]), encoding="utf-8")
-        built = subprocess.run([compiler, "-std=c++17", "-O1", "-w", "-o", program, source], capture_output=True, text=True)
-        if built.returncode != 0:
-            sys.exit(f"the policy section does not compile for the host:\n{built.stderr[:4000]}")
+        build = subprocess.run([compiler, "-std=c++17", "-O1", "-w", "-o", program, source], capture_output=True, text=True)
+        if build.returncode != 0:
+            sys.exit(f"the policy section does not compile for the host:\n{build.stderr[:4000]}")
         rows = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     head = f"| dtype | function | {' | '.join(map(str, SIZES))} |\n|---|---|{'---|' * len(SIZES)}\n"
     return head + rows
@@ -154,20 +154,20 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--write", action="store_true", help="put the table into docs/kernel.md")
     parser.add_argument("--check", action="store_true", help="exit with 1 if docs/kernel.md has another table")
-    given = parser.parse_args(arguments)
-    new = table()
-    if not given.write and not given.check:
-        print(new, end="")
+    options = parser.parse_args(arguments)
+    new_table = table()
+    if not options.write and not options.check:
+        print(new_table, end="")
         return 0
     text = DOCUMENT.read_text(encoding="utf-8")
     found = re.search(rf"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", text, re.DOTALL)
     if found is None:
         sys.exit(f"{DOCUMENT} has no line {BEGIN}, or no {END} after it")
-    if given.check and found[1] != new:
+    if options.check and found[1] != new_table:
         print(f"{DOCUMENT}: not up to date; run: python benchmarks/policy.py --write", file=sys.stderr)
         return 1
-    if given.write:
-        DOCUMENT.write_text(text[: found.start(1)] + new + text[found.end(1) :], encoding="utf-8")
+    if options.write:
+        DOCUMENT.write_text(text[: found.start(1)] + new_table + text[found.end(1) :], encoding="utf-8")
     return 0
 
 

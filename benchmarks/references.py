@@ -56,10 +56,10 @@ def judge(folder, is_alone, arguments):
         fcntl.flock(memory, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
         begin = check.begin
 
-        def begin_beside_others(*given):
+        def begin_beside_others(*begin_arguments):
             fcntl.flock(gpu, fcntl.LOCK_UN)
             try:
-                return begin(*given)
+                return begin(*begin_arguments)
             finally:
                 fcntl.flock(gpu, fcntl.LOCK_EX)
 
@@ -91,14 +91,14 @@ def describe(device, paths):
 
     signal.signal(signal.SIGALRM, stop)
     for path in paths:
-        found, namespace = 0, {"__name__": "reference"}
+        total_bytes, namespace = 0, {"__name__": "reference"}
         signal.alarm(SECONDS_PER_SIZE)
         with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr), torch.device("meta"), torch.no_grad():
             exec(compile(Path(path).read_text(encoding="utf-8-sig"), path, "exec"), namespace)
             inputs, module = namespace["get_inputs"](), namespace["Model"](*namespace["get_init_inputs"]())
-            found = size(inputs) + size(list(module.state_dict().values())) + size(module(*inputs))
+            total_bytes = size(inputs) + size(list(module.state_dict().values())) + size(module(*inputs))
         signal.alarm(0)
-        print(found, flush=True)
+        print(total_bytes, flush=True)
 
 
 # ---- In the main process: a series of judges, one for each reference --------------------------------------------------
@@ -109,25 +109,25 @@ def problems(folder, every, only):
 
     Without `only`, the order mixes levels and numbers. So a series that is cut short has judged some problems of each level.
     """
-    found = []
+    candidates = []
     for level in LEVELS:
         for path in (folder / level).glob("*.py"):
             number = path.name.partition("_")[0]
             if number.isdigit():
-                found.append((int(number) % 16, int(number), level, path))
-    named = {f"{level}/{number}": path for _, number, level, path in sorted(found) if only or number % every == 0}
-    return {name: named.get(name) for name in only} if only else named
+                candidates.append((int(number) % 16, int(number), level, path))
+    files = {f"{level}/{number}": path for _, number, level, path in sorted(candidates) if only or number % every == 0}
+    return {name: files.get(name) for name in only} if only else files
 
 
-def outcome(status, printed, told):
-    """Returns the row of a judge that has ended with `status`: its verdict, the last line that it printed, and the times of a call. `told`
-    is the JSON record of check.py. If there is none, the row has no times, but the last 30 lines that the judge printed."""
-    lines = [line for line in printed.splitlines() if line.strip()] or [""]
+def outcome(status, output, record):
+    """Returns the row of a judge that has ended with `status`: its verdict, the last line that it printed, and the times of a call.
+    `record` is the JSON record of check.py. If there is none, the row has no times, but the last 30 lines that the judge printed."""
+    lines = [line for line in output.splitlines() if line.strip()] or [""]
     row = {"verdict": WORDS.get(status, WORDS[2]), "sentence": lines[-1][-1000:], "ratio": None, "seconds_of_the_judge": None}
-    if told:
-        row |= {"ratio": told.get("ratio"), "sentence": told.get("sentence"), "seconds_of_the_judge": told.get("seconds")}
-        times = told.get("timings", {}).get("forward", {})
-        row["us"] = {who: each["us"] for who, each in times.items() if isinstance(each, dict)}
+    if record:
+        row |= {"ratio": record.get("ratio"), "sentence": record.get("sentence"), "seconds_of_the_judge": record.get("seconds")}
+        times = record.get("timings", {}).get("forward", {})
+        row["us"] = {contender: timing["us"] for contender, timing in times.items() if isinstance(timing, dict)}
     else:
         row["printed"] = lines[-30:]
     return row
@@ -142,33 +142,33 @@ class Series:
         self.digest = hashlib.sha256(text).hexdigest()[:16]
         self.rows, self.about, self.names = {}, {}, set()
         if options.out and options.out.is_file():
-            rows, wanted = json.loads(options.out.read_text())["rows"], {"judge_sha256": self.digest, "options": options.given}
-            same = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
-            self.rows = {row["name"]: row for row in same if row["verdict"] in (WORDS[0], WORDS[1])}
+            rows, required = json.loads(options.out.read_text())["rows"], {"judge_sha256": self.digest, "options": options.given}
+            matching_rows = [row for row in rows if all(row.get(key) == value for key, value in required.items())]
+            self.rows = {row["name"]: row for row in matching_rows if row["verdict"] in (WORDS[0], WORDS[1])}
 
     def record(self, name, row):
         row |= {"judge_sha256": self.digest, "options": self.options.given, "device": self.about.get("device")}
         self.rows[name] = {"name": name, **row}
-        told = f", {row['ratio']:.2f}x" if isinstance(row["ratio"], float) else ""
-        said = "" if row["verdict"] == WORDS[0] else f": {row['sentence']}"
-        print(f"{name:<12} {row['verdict']}{told}, {row['seconds']:.0f} s{said}", flush=True)
+        ratio_text = f", {row['ratio']:.2f}x" if isinstance(row["ratio"], float) else ""
+        sentence_text = "" if row["verdict"] == WORDS[0] else f": {row['sentence']}"
+        print(f"{name:<12} {row['verdict']}{ratio_text}, {row['seconds']:.0f} s{sentence_text}", flush=True)
         if self.options.out:
             unfinished = self.options.out.with_suffix(".part")
             failures = [row["name"] for row in self.rows.values() if row["verdict"] == WORDS[1]]
-            told = {"complete": self.names <= self.rows.keys(), "failures": failures, "rows": list(self.rows.values())}
-            unfinished.write_text(json.dumps({"suite": "references", **self.about, **told}, indent=1) + "\n")
+            content = {"complete": self.names <= self.rows.keys(), "failures": failures, "rows": list(self.rows.values())}
+            unfinished.write_text(json.dumps({"suite": "references", **self.about, **content}, indent=1) + "\n")
             unfinished.replace(self.options.out)
 
     def run(self, files):
         """Judges the problems that have no result yet, until the series has used up its time."""
         self.names = {*files}
-        new = [name for name in files if name not in self.rows]
-        alone = self.large(new, files)
+        unjudged = [name for name in files if name not in self.rows]
+        alone = self.large(unjudged, files)
         device = self.about.get("device")  # None if there was no time to find out
         if device and any(row["device"] != device for row in self.rows.values()):  # an earlier run was on another machine
             self.rows = {}
             return self.run(files)
-        waiting, running = sorted(new, key=alone.__contains__), {}
+        waiting, running = sorted(unjudged, key=alone.__contains__), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
                 while (waiting or running) and time.monotonic() < self.end:
@@ -177,16 +177,16 @@ class Series:
                         running[name] = self.start(Path(folder), name, files[name], name in alone)
                     time.sleep(0.05)
                     for name in [name for name, (process, _, _) in running.items() if process.poll() is not None]:
-                        process, begun, base = running.pop(name)
-                        printed, told = base.with_suffix(".txt").read_text(errors="replace"), None
+                        process, start, base = running.pop(name)
+                        output, record = base.with_suffix(".txt").read_text(errors="replace"), None
                         with contextlib.suppress(OSError, ValueError):
-                            told = json.loads(base.with_suffix(".json").read_text())
-                        row = outcome(process.returncode, printed, told)
+                            record = json.loads(base.with_suffix(".json").read_text())
+                        row = outcome(process.returncode, output, record)
                         if row["verdict"] == WORDS[2] and "memory" in row["sentence"] and name not in alone:
                             alone.add(name)
                             waiting.append(name)
                         else:
-                            self.record(name, {**row, "seconds": round(time.monotonic() - begun, 1)})
+                            self.record(name, {**row, "seconds": round(time.monotonic() - start, 1)})
             finally:
                 for process, _, _ in running.values():  # judges that still run at the end; a judge's child processes end with it
                     with contextlib.suppress(ProcessLookupError):
@@ -197,12 +197,12 @@ class Series:
         """Stores the description of the machine in self.about. Returns the problems whose tensors have more than LARGE bytes."""
         device = "cpu" if "cpu" in self.options.given else "cuda"
         command = [sys.executable, __file__, "--describe", device, *(str(files[name]) for name in names)]
-        left = max(0.0, self.end - time.monotonic())
+        remaining_seconds = max(0.0, self.end - time.monotonic())
         try:
-            told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=left).stdout
+            output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=remaining_seconds).stdout
         except subprocess.TimeoutExpired as error:
-            told = error.stdout or b""
-        about, *sizes = told.splitlines() or [b"{}"]
+            output = error.stdout or b""
+        about, *sizes = output.splitlines() or [b"{}"]
         self.about = json.loads(about)
         return {name for name, size in zip(names, sizes, strict=False) if int(size) > LARGE}
 
@@ -214,22 +214,22 @@ class Series:
         command = [sys.executable, __file__, "--judge", str(folder), str(int(is_alone))]
         command += ["--reference", str(path), "--solution", str(solution)]
         command += ["--json", str(base.with_suffix(".json")), *self.options.given]
-        with open(base.with_suffix(".txt"), "w") as printed:
-            process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True)
+        with open(base.with_suffix(".txt"), "w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         return process, time.monotonic(), base
 
     def table(self, files):
         words = [*WORDS.values(), "not reached"]
         print("\n" + "".join(f"{word:>21}" for word in ("level", *words)))
         for level in LEVELS:
-            mine = [name for name in files if name.startswith(level)]
-            counts = Counter(self.rows[name]["verdict"] if name in self.rows else words[-1] for name in mine)
-            if mine:
+            level_names = [name for name in files if name.startswith(level)]
+            counts = Counter(self.rows[name]["verdict"] if name in self.rows else words[-1] for name in level_names)
+            if level_names:
                 print(f"{level:>21}" + "".join(f"{counts[word]:>21}" for word in words))
 
 
 def parse(arguments):
-    at = arguments.index("--") if "--" in arguments else len(arguments)
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(description=__doc__, epilog="What follows -- goes to check.py.")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
@@ -239,8 +239,8 @@ def parse(arguments):
     add("--seconds", type=float, default=1e6, help="seconds of the whole series; judges that still run then are ended")
     add("--side-by-side", type=int, default=4, metavar="N", help="how many judges run at a time (default 4)")
     add("--out", type=Path, metavar="FILE", help="the JSON file for the results; a later run keeps what it holds")
-    options = parser.parse_args(arguments[:at])
-    options.given = arguments[at + 1 :]
+    options = parser.parse_args(arguments[:separator])
+    options.given = arguments[separator + 1 :]
     if min(options.every, options.side_by_side) < 1:
         parser.error("arguments --every and --side-by-side: whole numbers from 1 on are accepted")
     files = problems(options.folder, options.every, options.only)

@@ -150,7 +150,10 @@ def table():
 
 
 PROBLEMS = {str(problem): problem for problem in table()}
-FUNCTIONS = {of.function: [name for name, problem in PROBLEMS.items() if problem.function == of.function] for of in PROBLEMS.values()}
+FUNCTIONS = {
+    problem.function: [name for name, candidate in PROBLEMS.items() if candidate.function == problem.function]
+    for problem in PROBLEMS.values()
+}
 LARGEST_INVERSE = 256  # the largest N of an inverse, as in tests/test_family.py
 
 # ---- A call: how it is drawn and computed. ---------------------------------------------------------------------------
@@ -191,7 +194,7 @@ def draw(seed, number, largest=8400, tf32=True):
     kernel that model_new.py chooses by default gets calls.
     """
     rng = random.Random(f"{seed}/{number}")
-    dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
+    dtype, allow_tf32 = rng.choice(KINDS if tf32 else KINDS[:4])
     problem = rng.choice(FUNCTIONS[rng.choice(list(FUNCTIONS))])
     inverse, letters = PROBLEMS[problem].function == "triangular_inverse", PROBLEMS[problem].sides
     size = rng.random()
@@ -201,16 +204,18 @@ def draw(seed, number, largest=8400, tf32=True):
     low = low if letters == "NNN" else low // 8
     size_of = {letter: between(rng, max(1, low), max(1, high)) for letter in sorted({*letters})}
     sides = tuple(size_of[letter] for letter in letters)
-    most, batch = largest**2 // 8 // max(sides) ** 2, ()
-    if rng.random() < 0.3 and most > 1:
-        count = between(rng, 2, min(most, 10_000))
+    most_products, batch = largest**2 // 8 // max(sides) ** 2, ()
+    if rng.random() < 0.3 and most_products > 1:
+        count = between(rng, 2, min(most_products, 10_000))
         batch = (count,) if rng.random() < 0.7 or count < 4 else (2, count // 2)
     layouts = tuple(rng.choice(list(LAYOUTS)) for _ in PROBLEMS[problem].keep)
-    hard = ["uniform", "outliers", "decades"] if dtype == torch.float32 and not inverse else []
-    hard = ["smooth"] if inverse and dtype.itemsize > 2 else hard
-    values = rng.choice(["uniform", "normal", *hard])
+    hard_values = ["uniform", "outliers", "decades"] if dtype == torch.float32 and not inverse else []
+    hard_values = ["smooth"] if inverse and dtype.itemsize > 2 else hard_values
+    values = rng.choice(["uniform", "normal", *hard_values])
     broadcast = bool(batch) and rng.random() < 0.3 and len(layouts) == 3
-    return Call(seed, number, dtype, allowed, problem, sides, batch, broadcast, layouts, values, rng.random() < 0.1, rng.randrange(STREAMS))
+    return Call(
+        seed, number, dtype, allow_tf32, problem, sides, batch, broadcast, layouts, values, rng.random() < 0.1, rng.randrange(STREAMS)
+    )
 
 
 LAYOUTS = {
@@ -224,18 +229,18 @@ LAYOUTS = {
 }
 
 
-def within(V, more, columns):
-    """Returns a copy of V as a view of a larger matrix, which holds NaN elsewhere. The larger matrix has more[0] rows above V, and more[1]
-    columns more than V. V takes the first columns that the slice `columns` selects."""
-    room = V.new_full((*V.shape[:-2], V.shape[-2] + more[0], V.shape[-1] + more[1]), math.nan)
-    return room[..., more[0] :, columns][..., : V.shape[-1]].copy_(V)
+def within(V, extra, columns):
+    """Returns a copy of V as a view of a larger matrix, which holds NaN elsewhere. The larger matrix has extra[0] rows above V, and
+    extra[1] columns more than V. V takes the first columns that the slice `columns` selects."""
+    storage = V.new_full((*V.shape[:-2], V.shape[-2] + extra[0], V.shape[-1] + extra[1]), math.nan)
+    return storage[..., extra[0] :, columns][..., : V.shape[-1]].copy_(V)
 
 
 def make(call, device):
     """Returns the operands and the gradient of C, which lay_out() then brings into the call's layouts. Matrices to invert are well
     conditioned, unless the call's values are `smooth`."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
-    problem, size, made = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
+    problem, size, inputs = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
     for number, letters in enumerate([*problem.operands.split(), "MN"]):
         rows, cols = (size[letter] for letter in letters)
         shape = (*(() if call.broadcast and number == 1 else call.batch), rows, cols)
@@ -249,10 +254,10 @@ def make(call, device):
             V = V / rows**0.5 + 2 * torch.eye(rows, device=device)
             if call.values == "smooth":
                 V = smooth_factor(rows, device, problem.options["unitriangular"]).expand(shape)
-        made.append(V.to(call.dtype))
+        inputs.append(V.to(call.dtype))
     if call.values == "decades":  # the columns of A span 16 decades; if A has few columns, pairs of float16 cannot represent it
-        made[0] *= torch.logspace(-8, 8, made[0].shape[-1], device=device)
-    return made
+        inputs[0] *= torch.logspace(-8, 8, inputs[0].shape[-1], device=device)
+    return inputs
 
 
 def smooth_factor(N, device, unit):
@@ -266,29 +271,29 @@ def smooth_factor(N, device, unit):
 NAMES = ("C", "dA", "dB")  # the results of a call
 
 
-def by_torch(call, *given):
+def by_torch(call, *inputs):
     """Returns {name: result} as torch computes it: C and, if the call has gradients, dA and dB. Operands are expanded to the whole batch
     first. So each product of the batch has gradients of its own, even if B is broadcast."""
     problem = PROBLEMS[call.problem]
-    *operands, G = (V.expand(*call.batch, *V.shape[-2:]).detach().requires_grad_(call.gradients) for V in given)
+    *operands, G = (V.expand(*call.batch, *V.shape[-2:]).detach().requires_grad_(call.gradients) for V in inputs)
     C = problem.keep[-1](problem.by_torch(*problem.read(operands)))
     gradients = torch.autograd.grad(C, operands, G) if call.gradients else ()
     return dict(zip(NAMES, (C.detach(), *gradients), strict=False))
 
 
-def in_float64(call, *given):
+def in_float64(call, *inputs):
     """Returns two dicts in float64: {name: result}, and {name: result for the absolute values of the operands}. Each element of a result is
     a sum of products. Its counterpart in the second dict is the sum of the magnitudes of these products. Errors are relative to that
     sum."""
-    return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
+    return (by_torch(call, *(transform(V.double()) for V in inputs)) for transform in (every, torch.abs))
 
 
-def expected(call, *given):
+def expected(call, *inputs):
     """Returns {name: (the result in float64, the bound of each element's error)} for C and, if the call has gradients, for dA and dB."""
-    problem, eps, found = PROBLEMS[call.problem], torch.finfo(call.dtype).eps, {}
+    problem, eps, expectations = PROBLEMS[call.problem], torch.finfo(call.dtype).eps, {}
     if problem.function == "triangular_inverse":
-        return expected_inverse(call, *given)
-    results, magnitudes = in_float64(call, *given)
+        return expected_inverse(call, *inputs)
+    results, magnitudes = in_float64(call, *inputs)
     for (name, exact), magnitude, terms in zip(results.items(), magnitudes.values(), problem.terms(call.sides), strict=False):
         bound = elementwise_bound(call.dtype, terms, exact, magnitude, call.tf32)
         if name == "dA" and problem.function == "gram":  # dA is a product with G + G^T, which is rounded first
@@ -296,8 +301,8 @@ def expected(call, *given):
         if name == "dB" and call.broadcast:  # torch sums the gradient over the batch, which rounds again
             rounding = eps + math.prod(call.batch) * min(eps, torch.finfo(torch.float32).eps)
             exact, bound = exact.flatten(0, -3).sum(0), (bound + rounding * magnitude).flatten(0, -3).sum(0)
-        found[name] = (exact, bound)
-    return found
+        expectations[name] = (exact, bound)
+    return expectations
 
 
 INVERSE_ERRORS = {torch.float64: 2e-15, torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
@@ -309,33 +314,33 @@ def expected_inverse(call, L, G):
     problem = PROBLEMS[call.problem]
     (L,) = problem.read([L.double()])
     X = problem.by_torch(L)
-    off = INVERSE_ERRORS[call.dtype] * (X.abs() @ L.abs() @ X.abs()) + 2.0**-24 * (call.dtype == torch.float16) * X.abs().sign()
+    X_bound = INVERSE_ERRORS[call.dtype] * (X.abs() @ L.abs() @ X.abs()) + 2.0**-24 * (call.dtype == torch.float16) * X.abs().sign()
 
-    def times(X, x, Y, y):  # returns X Y and its bound; x and y are the bounds of X and Y
+    def multiply(X, x, Y, y):  # returns X Y and its bound; x and y are the bounds of X and Y
         inherited = x @ (Y.abs() + y) + X.abs() @ y
         largest, magnitude = (X @ Y).abs() + inherited, (X.abs() + x) @ (Y.abs() + y)
         return X @ Y, inherited + elementwise_bound(call.dtype, X.shape[-1], largest, magnitude, call.tf32)
 
     if not call.gradients:
-        return {"C": (X, off)}
+        return {"C": (X, X_bound)}
     G = G.double().tril()
-    product = times(*times(X.mT, off.mT, G, 0 * G), X.mT, off.mT)
+    product = multiply(*multiply(X.mT, X_bound.mT, G, 0 * G), X.mT, X_bound.mT)
     dL, bound = (problem.keep[0](V) for V in product)
-    return {"C": (X, off), "dA": (-dL, bound)}
+    return {"C": (X, X_bound), "dA": (-dL, bound)}
 
 
-def lay_out(call, *given):
+def lay_out(call, *inputs):
     """Returns the operands and the gradient of C in the call's layouts, with NaN in place of elements that must not be read."""
-    laid = []
-    for V, keep, layout in zip(given, PROBLEMS[call.problem].keep, call.layouts, strict=False):
-        there = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
-        laid.append(LAYOUTS[layout](V.masked_fill(~there, math.nan)))
-    return laid
+    laid_out = []
+    for V, keep, layout in zip(inputs, PROBLEMS[call.problem].keep, call.layouts, strict=False):
+        is_read = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
+        laid_out.append(LAYOUTS[layout](V.masked_fill(~is_read, math.nan)))
+    return laid_out
 
 
-def compute(call, solution, *laid):
+def compute(call, solution, *laid_out):
     """Lets the solution compute the call. Returns {name: result}."""
-    problem, (*operands, G) = PROBLEMS[call.problem], laid
+    problem, (*operands, G) = PROBLEMS[call.problem], laid_out
     torch.set_float32_matmul_precision("high" if call.tf32 else "highest")
     try:
         if not call.gradients:
@@ -375,12 +380,12 @@ class Judge:
         pending, self.pending = self.pending, []
         self.comparisons += len(pending)
         for (label, _, excuse), excess in zip(pending, torch.stack([excess for _, excess, _ in pending]).tolist(), strict=True):
-            most = 1.0 if excess <= 1 or excuse is None else max(1.0, excuse())
-            if not excess <= most:
+            limit = 1.0 if excess <= 1 or excuse is None else max(1.0, excuse())
+            if not excess <= limit:
                 self.wrong.append(f"{label}: an error of {excess:.3g} times its bound")
                 print(f"WRONG  {self.wrong[-1]}", file=sys.stderr, flush=True)
-            if not excess / most <= self.worst:
-                self.worst, self.worst_at = excess / most, str(label)
+            if not excess / limit <= self.worst:
+                self.worst, self.worst_at = excess / limit, str(label)
 
     def take(self, other):
         """Adds the comparisons of another judge."""
@@ -399,21 +404,21 @@ def excuse(call, name, device):
     problem = PROBLEMS[call.problem]
     if call.dtype == torch.float64 or call.tf32 or problem.function == "triangular_inverse" or (name == "dB" and call.broadcast):
         return 1.0
-    given, info = make(call, device), torch.finfo(call.dtype)
-    (exact, magnitude), own = (V[name] for V in in_float64(call, *given)), by_torch(call, *given)[name]
+    inputs, info = make(call, device), torch.finfo(call.dtype)
+    (exact, magnitude), torch_result = (V[name] for V in in_float64(call, *inputs)), by_torch(call, *inputs)[name]
     rounding = info.eps / 2 * (call.dtype.itemsize == 2)
-    beyond = ((own.double() - exact).abs() - rounding * exact.abs().clamp_min(info.smallest_normal)).clamp_min(0.0)
-    worst = torch.where(magnitude > 0, beyond / magnitude, 0.0).max().item()
-    least, most = measures.allowed(call.dtype, dict(zip(NAMES, problem.terms(call.sides), strict=False))[name])
-    return (min(2 * worst, most) + rounding) / (least + rounding)
+    excess = ((torch_result.double() - exact).abs() - rounding * exact.abs().clamp_min(info.smallest_normal)).clamp_min(0.0)
+    worst = torch.where(magnitude > 0, excess / magnitude, 0.0).max().item()
+    first_bound, second_bound = measures.allowed(call.dtype, dict(zip(NAMES, problem.terms(call.sides), strict=False))[name])
+    return (min(2 * worst, second_bound) + rounding) / (first_bound + rounding)
 
 
 def judge_call(call, solution, judge):
     """Computes a call on the current stream, and lets the judge compare its results."""
-    given = make(call, judge.device)
-    wanted = expected(call, *given)
-    for name, result in compute(call, solution, *lay_out(call, *given)).items():
-        judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, judge.device))
+    inputs = make(call, judge.device)
+    expectations = expected(call, *inputs)
+    for name, result in compute(call, solution, *lay_out(call, *inputs)).items():
+        judge.compare(f"{name} of {call}", result, *expectations[name], functools.partial(excuse, call, name, judge.device))
 
 
 # ---- What the sections share. ----------------------------------------------------------------------------------------
@@ -441,14 +446,14 @@ class Soak:
     def streams(self, number=STREAMS):
         """Returns new streams, or None for each on a CPU. cuBLAS, which computes the expected results, allocates workspaces for each
         stream. This method makes it do so early, so that the workspaces do not count as memory that a section takes."""
-        made = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
-        for stream in [None, *made] if self.on_gpu else []:
+        new_streams = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
+        for stream in [None, *new_streams] if self.on_gpu else []:
             with on(stream):
                 for dtype in (torch.float32, torch.float64):
                     V = torch.ones(2, 70, 70, dtype=dtype, device=self.device, requires_grad=True)
                     for L in (V, V[0]):  # the backward pass allocates the workspace of autograd's thread
                         (L @ L + torch.linalg.solve_triangular(L, L, upper=False)).sum().backward()
-        return made
+        return new_streams
 
     def memory(self):
         """Releases torch's reserve. Returns the bytes of device memory that torch's tensors take, and the bytes that the process holds.
@@ -466,8 +471,8 @@ def held_by_this_process(device):
     the bytes of all processes are returned."""
     query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-compute-apps=pid,used_memory"]
     with contextlib.suppress(OSError, AttributeError, ValueError):
-        said = subprocess.run([*query, "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
-        megabytes = dict(map(int, line.split(",")) for line in said.splitlines())
+        output = subprocess.run([*query, "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
+        megabytes = dict(map(int, line.split(",")) for line in output.splitlines())
         if os.getpid() in megabytes:
             return megabytes[os.getpid()] << 20
     free, total = torch.cuda.mem_get_info(device)
@@ -610,15 +615,15 @@ def memory(soak):
     total = torch.cuda.get_device_properties(soak.device).total_memory
     for number, (dtype, problem, N, batch, layout) in enumerate(MEMORY_CALLS):
         call = Call(soak.seed, number, dtype, False, problem, (N,) * 3, batch, False, (layout,) * 3, "uniform", True, 0)
-        given = make(call, soak.device)
-        wanted, laid = expected(call, *given), lay_out(call, *given)
-        good = {name: result.clone() for name, result in compute(call, soak.solution, *laid).items()}
+        inputs = make(call, soak.device)
+        expectations, laid_out = expected(call, *inputs), lay_out(call, *inputs)
+        baseline = {name: result.clone() for name, result in compute(call, soak.solution, *laid_out).items()}
         judge.settle()
-        for name, result in good.items():
-            judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, soak.device))
+        for name, result in baseline.items():
+            judge.compare(f"{name} of {call}", result, *expectations[name], functools.partial(excuse, call, name, soak.device))
         judge.settle()
-        limit, held = 0, 0
-        while held < 2 and not soak.late():  # until the call has succeeded with two limits
+        limit, successes = 0, 0
+        while successes < 2 and not soak.late():  # until the call has succeeded with two limits
             gc.collect()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -626,9 +631,9 @@ def memory(soak):
             taken = take_reserve(soak.device, total)
             torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + limit) / total, soak.device)
             try:
-                results = compute(call, soak.solution, *laid)
+                results = compute(call, soak.solution, *laid_out)
                 torch.cuda.synchronize()
-                held += 1
+                successes += 1
             except torch.cuda.OutOfMemoryError:
                 results, refused = None, refused + 1
             except RuntimeError as error:
@@ -639,13 +644,15 @@ def memory(soak):
                 taken.clear()
             del results
             gc.collect()
-            patience = time.monotonic() + 1
-            while torch.cuda.memory_allocated() > allocated and time.monotonic() < patience:
+            deadline = time.monotonic() + 1
+            while torch.cuda.memory_allocated() > allocated and time.monotonic() < deadline:
                 time.sleep(0.01)  # autograd's thread may still be releasing the tensors of the failed call
             if torch.cuda.memory_allocated() > allocated:
                 failures.append(f"{call}, with {limit >> 20} MB: {torch.cuda.memory_allocated() - allocated} bytes were not given back")
-            for name, result in compute(call, soak.solution, *laid).items():  # without a limit, it must repeat `good`
-                judge.compare(f"{name} of {call} after {limit >> 20} MB", result, good[name].double(), torch.zeros_like(wanted[name][1]))
+            for name, result in compute(call, soak.solution, *laid_out).items():  # without a limit, it must repeat `baseline`
+                judge.compare(
+                    f"{name} of {call} after {limit >> 20} MB", result, baseline[name].double(), torch.zeros_like(expectations[name][1])
+                )
             judge.settle()
             calls, limit = calls + 2, limit + STEP
     if not refused:
@@ -691,32 +698,32 @@ def graphs(soak):
     these streams allocates and writes memory."""
     need_gpu(soak)
     planned, judge, done = soak.planned("graphs"), Judge(soak.device), 0
-    each = max(2, planned // len(GRAPHS))
+    launches_per_call = max(2, planned // len(GRAPHS))
     for number, (dtype, problem, sides, batch, gradients) in enumerate(GRAPHS):
         call = Call(soak.seed, number, dtype, False, problem, sides, batch, False, ("rows",) * 3, "uniform", gradients, 0)
         streams = soak.streams(2)
-        pairs = [captured(call._replace(stream=which), soak, stream) for which, stream in enumerate(streams)]
+        pairs = [captured(call._replace(stream=graph_index), soak, stream) for graph_index, stream in enumerate(streams)]
         operands = graph = results = None
-        generators = [torch.Generator(soak.device).manual_seed(soak.seed + which) for which in range(2)]
-        for replay in range(each):
+        generators = [torch.Generator(soak.device).manual_seed(soak.seed + graph_index) for graph_index in range(2)]
+        for replay in range(launches_per_call):
             if soak.late():
                 break
-            which = replay % 2
-            operands, graph, results = pairs[which]
-            with torch.cuda.stream(streams[which]):
+            graph_index = replay % 2
+            operands, graph, results = pairs[graph_index]
+            with torch.cuda.stream(streams[graph_index]):
                 for V in operands:
-                    V.uniform_(-0.5, 0.5, generator=generators[which])
+                    V.uniform_(-0.5, 0.5, generator=generators[graph_index])
                 graph.replay()
-                wanted = expected(call, *operands)
+                expectations = expected(call, *operands)
                 for name, result in results.items():
-                    judge.compare(f"{name} of launch {replay} of the graph of {call}", result, *wanted[name])
-                del wanted
+                    judge.compare(f"{name} of launch {replay} of the graph of {call}", result, *expectations[name])
+                del expectations
                 torch.full_like(operands[0], math.nan)
             done += 1
         judge.settle()
         del pairs, operands, graph, results
         gc.collect()
-    return Outcome(f"{len(GRAPHS)} calls, two graphs of each, new inputs for each launch", done, each * len(GRAPHS), judge)
+    return Outcome(f"{len(GRAPHS)} calls, two graphs of each, new inputs for each launch", done, launches_per_call * len(GRAPHS), judge)
 
 
 # ---- Section: streams. -----------------------------------------------------------------------------------------------
@@ -733,15 +740,15 @@ def streams(soak):
         call = draw(soak.seed + 2, number, soak.largest // 4)
         maker, multiplier, reader = (all_streams[(number + step) % STREAMS] for step in (0, number % 3, 1 + number % 2))
         with torch.cuda.stream(maker):
-            given = make(call, soak.device)
-            wanted, laid = expected(call, *given), lay_out(call, *given)
+            inputs = make(call, soak.device)
+            expectations, laid_out = expected(call, *inputs), lay_out(call, *inputs)
         multiplier.wait_stream(maker)
         with torch.cuda.stream(multiplier):
-            for V in laid:
+            for V in laid_out:
                 V.record_stream(multiplier)
-            results = compute(call, soak.solution, *laid)
-        shapes = [V.shape for V in laid]
-        del given, laid
+            results = compute(call, soak.solution, *laid_out)
+        shapes = [V.shape for V in laid_out]
+        del inputs, laid_out
         for stream in (maker, multiplier):
             with torch.cuda.stream(stream):  # if the operands' memory is reused too early, these writes spoil the product
                 for shape in shapes:
@@ -750,10 +757,10 @@ def streams(soak):
         reader.wait_stream(maker)
         with torch.cuda.stream(reader):
             for name, result in results.items():
-                for V in (result, *wanted[name]):
+                for V in (result, *expectations[name]):
                     V.record_stream(reader)
-                judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, soak.device))
-        del results, result, wanted, V
+                judge.compare(f"{name} of {call}", result, *expectations[name], functools.partial(excuse, call, name, soak.device))
+        del results, result, expectations, V
         number += 1
         if number == max(1, planned // 10):
             judge.settle()
@@ -773,23 +780,25 @@ def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
     step = max(1, elements // (result[0].numel() if batched else max(X.shape[-1], result.shape[-1])))
     y = None if batched else Y.double()
     y_magnitude = None if batched else y.abs()
-    for at in range(0, result.shape[0], step):
-        part = slice(at, at + step)
+    for start in range(0, result.shape[0], step):
+        part = slice(start, start + step)
         x = X[part].double()
-        other = Y.double() if Y.dim() == 2 else Y[part].double() if batched else y
-        first = 0 if batched else at
-        exact = keep(x @ (other if batched else y), first)
-        magnitude = keep(x.abs() @ (other.abs() if batched else y_magnitude), first)
+        y_part = Y.double() if Y.dim() == 2 else Y[part].double() if batched else y
+        first = 0 if batched else start
+        exact = keep(x @ (y_part if batched else y), first)
+        magnitude = keep(x.abs() @ (y_part.abs() if batched else y_magnitude), first)
         bound = elementwise_bound(dtype, X.shape[-1], exact, magnitude)
-        judge.compare(f"{label}, from {'product' if batched else 'row'} {at} on", result[part], exact, bound)
+        judge.compare(f"{label}, from {'product' if batched else 'row'} {start} on", result[part], exact, bound)
         del exact, magnitude, bound
         judge.settle()  # reports a wrong part at once
 
 
 def far_apart(V, strides, soak):
     """Returns a copy of V with these strides, in elements."""
-    room = torch.empty(1 + sum((size - 1) * stride for size, stride in zip(V.shape, strides, strict=True)), dtype=V.dtype, device=V.device)
-    return room.as_strided(V.shape, strides).copy_(V)
+    storage = torch.empty(
+        1 + sum((size - 1) * stride for size, stride in zip(V.shape, strides, strict=True)), dtype=V.dtype, device=V.device
+    )
+    return storage.as_strided(V.shape, strides).copy_(V)
 
 
 def large(soak):
@@ -867,22 +876,22 @@ def large(soak):
 # ---- Section: the search for large errors. ---------------------------------------------------------------------------
 
 
-def changed(found, N, number, generator):
+def changed(best, N, number, generator):
     """Returns the next candidate: one value for A and one for B, for each of the N values of k. Each of the first 50 candidates is drawn
     anew, from numbers of 24 bits in [1, 2), which may repeat with a period. In some of them only every n-th k has values that are not zero.
-    A later candidate changes some values of `found`, the best candidate so far."""
+    A later candidate changes some values of `best`, the best candidate so far."""
 
-    def pick(*of):
-        return of[int(torch.randint(len(of), (), generator=generator))]
+    def pick(*choices):
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
 
     period = min(N, pick(1, 16, 64, N))
-    new = 1 + torch.randint(2**23, (2, period), generator=generator) * 2.0**-23
-    new = new.repeat(1, -(-N // period))[:, :N] * (torch.arange(N) % pick(1, 1, 4, 16, 64) == 0)
+    candidate = 1 + torch.randint(2**23, (2, period), generator=generator) * 2.0**-23
+    candidate = candidate.repeat(1, -(-N // period))[:, :N] * (torch.arange(N) % pick(1, 1, 4, 16, 64) == 0)
     if number < 50:
-        return new
+        return candidate
     where = torch.rand(period, generator=generator) < pick(1 / 64, 1 / 8, 1.0)
     where = where.repeat(-(-N // period))[:N] & (torch.arange(N) >= pick(0, 0, N // 2))
-    return torch.where(where, pick(new, found, found * 2, 1 + (found * pick(3, 5, 7)) % 1), found)
+    return torch.where(where, pick(candidate, best, best * 2, 1 + (best * pick(3, 5, 7)) % 1), best)
 
 
 def search(soak):
@@ -901,7 +910,7 @@ def search(soak):
 
     for N in sizes:
         generator, best, worst = torch.Generator().manual_seed(soak.seed + N), None, (0.0, {})
-        least = measures.allowed(torch.float32, N)[0]
+        first_bound = measures.allowed(torch.float32, N)[0]
         for number in range(planned // len(sizes)):
             if soak.late():
                 break
@@ -909,9 +918,9 @@ def search(soak):
             A, B = operands(values)
             C, exact = soak.solution.ModelNew()(A, B), (A.double() @ B.double()).tril()  # no term is negative: exact is also |A| |B|
             error, reference = error_of(C, exact), error_of((A @ B).tril(), exact)
-            if not (of_bound := error / max(least, 2 * reference)) <= worst[0]:
+            if not (of_bound := error / max(first_bound, 2 * reference)) <= worst[0]:
                 best, worst = values, (of_bound, {"error": error, "reference": reference, "of its bound": of_bound})
-            judge.compare(f"C of N = {N}, call {number}", C, exact, least * exact, lambda most=2 * reference / least: most)
+            judge.compare(f"C of N = {N}, call {number}", C, exact, first_bound * exact, lambda factor=2 * reference / first_bound: factor)
             done += 1
         if best is not None:
             details[f"N = {N}"] = worst[1]
@@ -1007,9 +1016,9 @@ def train(rank, world, folder, file, device, kind, dtype, N):
         fsdp.fully_shard(model)
     steps(model, inputs[rank], 1 / (8 * N), number)
     with fsdp.FullyShardedDataParallel.summon_full_params(model) if kind == "FSDP" else contextlib.nullcontext():
-        own = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+        trained = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
         start = Tiny(Exact, N, dtype, device).double()
-        moves = [(e - s, p.detach().double() - s) for e, s, p in zip(exact.parameters(), start.parameters(), own, strict=True)]
+        moves = [(e - s, p.detach().double() - s) for e, s, p in zip(exact.parameters(), start.parameters(), trained, strict=True)]
         error = max(((o - e).norm() / e.norm()).item() for e, o in moves)  # relative to the exact move
     if rank == 0:
         Path(folder, "error").write_text(repr(error))
@@ -1066,8 +1075,8 @@ def devices(soak):
         worker.start()
     for worker in workers:
         worker.join()
-    for other in judges:
-        judge.take(other)
+    for device_judge in judges:
+        judge.take(device_judge)
     for kind, dtype in TRAININGS:
         name = f"{kind}, {str(dtype).removeprefix('torch.')}"
         error = details[name] = training_error(soak.solution_file, "cuda", kind, dtype, 1500)
@@ -1083,14 +1092,14 @@ SECTIONS = {"mixed": mixed, "threads": threads, "memory": memory, "graphs": grap
 SECTIONS |= {"search": search, "devices": devices}
 
 
-def run_section(name, soak, record, described):
+def run_section(name, soak, record, description):
     """Runs a section, and puts its row into the record in place of an earlier one. A skipped section leaves the record as it is."""
     print(f"\n== {name}", flush=True)
     soak.started = time.perf_counter()
     try:
         outcome = SECTIONS[name](soak)
-    except Unavailable as why:
-        print(f"   skipped: {why}", flush=True)
+    except Unavailable as reason:
+        print(f"   skipped: {reason}", flush=True)
         return
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -1109,17 +1118,17 @@ def run_section(name, soak, record, described):
         "memory_before": outcome.before,
         "memory_after": outcome.after,
         "seconds": round(time.perf_counter() - soak.started, 1),
-        **{key: described[key] for key in ("device", "commit", "solution_sha256", "date")},
+        **{key: description[key] for key in ("device", "commit", "solution_sha256", "date")},
         "details": outcome.details,
     }
-    record.content["rows"] = [other for other in record.content["rows"] if other["section"] != name]
-    flat = ""
+    record.content["rows"] = [earlier_row for earlier_row in record.content["rows"] if earlier_row["section"] != name]
+    memory_text = ""
     if outcome.before:
-        flat = f", memory {outcome.before['tensors']} to {outcome.after['tensors']} bytes in tensors"
+        memory_text = f", memory {outcome.before['tensors']} to {outcome.after['tensors']} bytes in tensors"
     record.add(
         row,
         f"   {row['calls']} of {row['planned']} calls, {row['comparisons']} results, {row['wrong']} wrong, the worst at"
-        f" {row['worst_error_of_bound']:.3f} of its bound ({row['worst_at']}){flat}, {row['seconds']} s",
+        f" {row['worst_error_of_bound']:.3f} of its bound ({row['worst_at']}){memory_text}, {row['seconds']} s",
     )
     for line in [*judge.wrong, *failures]:
         record.fail(f"{name}: {line}")
@@ -1149,36 +1158,36 @@ def parse_arguments(arguments):
     parser.add_argument(
         "--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="the file to test (default: model_new.py)"
     )
-    given = parser.parse_args(arguments)
-    if given.seconds <= 0:
-        parser.error(f"argument --seconds: {given.seconds} is given; accepted: more than 0")
-    if given.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    if options.seconds <= 0:
+        parser.error(f"argument --seconds: {options.seconds} is given; accepted: more than 0")
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("argument --device: 'cuda' is given, and torch sees no GPU; accepted without one: 'cpu'")
-    if not given.solution.is_file():
-        parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with what model_new.py has")
-    return given
+    if not options.solution.is_file():
+        parser.error(f"argument --solution: {options.solution} is no file; accepted: a Python file with what model_new.py has")
+    return options
 
 
 def main(arguments=None):
-    given = parse_arguments(arguments)
+    options = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")
     # torch has to sum its own 16-bit products in float32, as the solution does. Otherwise excuse() would allow too large errors.
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
-    bench = benchmark.Bench(given.device, given.solution, seed=given.seed)
-    largest = given.largest or (8400 if given.device == "cuda" else 200)
-    soak = Soak(given.device, bench.solution, given.seed, given.calls, given.seconds, largest)
-    if given.call is not None:
+    bench = benchmark.Bench(options.device, options.solution, seed=options.seed)
+    largest = options.largest or (8400 if options.device == "cuda" else 200)
+    soak = Soak(options.device, bench.solution, options.seed, options.calls, options.seconds, largest)
+    if options.call is not None:
         judge = Judge(soak.device)
-        judge_call(draw(soak.seed, given.call, soak.largest), soak.solution, judge)
+        judge_call(draw(soak.seed, options.call, soak.largest), soak.solution, judge)
         judge.settle()
-        print(f"{draw(soak.seed, given.call, soak.largest)}: {len(judge.wrong)} wrong, {judge.worst:.3f} of the bound")
+        print(f"{draw(soak.seed, options.call, soak.largest)}: {len(judge.wrong)} wrong, {judge.worst:.3f} of the bound")
         return 1 if judge.wrong else 0
-    described = benchmark.environment(bench, given.commit)
-    record = benchmark.Record("soak", described, given.out)
-    record.content["rows"] = benchmark.earlier_rows(record.path, described)
-    for name in dict.fromkeys(given.section):
-        run_section(name, soak, record, described)
+    description = benchmark.environment(bench, options.commit)
+    record = benchmark.Record("soak", description, options.out)
+    record.content["rows"] = benchmark.earlier_rows(record.path, description)
+    for name in dict.fromkeys(options.section):
+        run_section(name, soak, record, description)
     record.content["complete"] = True
     record.write()
     failures = record.content["failures"]

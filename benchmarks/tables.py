@@ -138,12 +138,14 @@ def registers(rows):
     """Returns a table of registers per thread, by architecture and kernel. A cell has the fewest and the most registers of the kernel's
     instances. Instances with at most 4 registers are empty on this architecture and do not count. If no instance counts, the cell is a
     dash."""
-    kernels, made = sorted({kernel_of(row["kernel"]) for row in rows}), []
-    for architecture, (*found,) in groupby(rows, itemgetter("architecture")):
-        of = [{row["registers"] for row in found if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels]
-        told = [" to ".join(map(str, sorted({min(o), max(o)}))) if o else "–" for o in of]
-        made.append([architecture, *told, sum(row["spilled_bytes"] for row in found)])
-    return markdown(["architecture", *kernels, "bytes spilled"], made)
+    kernels, table_rows = sorted({kernel_of(row["kernel"]) for row in rows}), []
+    for architecture, (*instances,) in groupby(rows, itemgetter("architecture")):
+        kernel_counts = [
+            {row["registers"] for row in instances if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels
+        ]
+        ranges = [" to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else "–" for counts in kernel_counts]
+        table_rows.append([architecture, *ranges, sum(row["spilled_bytes"] for row in instances)])
+    return markdown(["architecture", *kernels, "bytes spilled"], table_rows)
 
 
 # Each entry maps a base unit of ncu to a divisor and the unit in the table.
@@ -151,13 +153,13 @@ SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "T
 
 
 def profile(rows):
-    def told(value, unit):
+    def describe(value, unit):
         scale, unit = SCALES.get(unit, (1, unit))
         return f"{value / scale:.3g} {unit}"
 
     names = [name for name in rows[0] if name != "kernel"]
-    made = [[row["kernel"], *(told(*row[name]) if name in row else "n/a" for name in names)] for row in rows]
-    return markdown(["kernel", *(name.replace("_", " ") for name in names)], made)
+    table_rows = [[row["kernel"], *(describe(*row[name]) if name in row else "n/a" for name in names)] for row in rows]
+    return markdown(["kernel", *(name.replace("_", " ") for name in names)], table_rows)
 
 
 CYCLES = {"start": "start", "waits for packing": "previous_kernel", "first k-block": "first_stage", "main loop": "main_loop"}
@@ -166,19 +168,19 @@ CYCLES |= {"chains": "chains", "writes C": "epilogue", "next tile": "next_stage"
 
 def cycles(rows):
     """Returns a table of the parts of the fp16x3 kernel's time, in thousands of cycles. The parts add up to the whole kernel."""
-    made = []
+    table_rows = []
     for row in rows:
         parts = [f"{row[part] / 1000:.1f}" for part in CYCLES.values()]
         whole = [f"{row['tiles']:.1f}", f"{row['kernel_cycles'] / 1000:,.1f}", f"{row['clock_ghz']:.2f}"]
-        made.append([f"{row['N']}, {row['inputs']}, {row['what']}", *whole, *parts])
-    return markdown(["N, inputs", "tiles of a CTA", "kernel, 1000 cycles", "clock, GHz", *CYCLES], made)
+        table_rows.append([f"{row['N']}, {row['inputs']}, {row['what']}", *whole, *parts])
+    return markdown(["N, inputs", "tiles of a CTA", "kernel, 1000 cycles", "clock, GHz", *CYCLES], table_rows)
 
 
 def sanitizers(rows):
     """Returns a table of what each tool of compute-sanitizer found in each kernel, and of the seconds that it took."""
     tools, kernels = (list(dict.fromkeys(row[key] for row in rows)) for key in ("tool", "kernel"))
-    said = {(row["kernel"], row["tool"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
-    return markdown(["tests/sanitize.py", *tools], [[kernel, *(said.get((kernel, tool), "–") for tool in tools)] for kernel in kernels])
+    results = {(row["kernel"], row["tool"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
+    return markdown(["tests/sanitize.py", *tools], [[kernel, *(results.get((kernel, tool), "–") for tool in tools)] for kernel in kernels])
 
 
 # ---- Sentences -------------------------------------------------------------------------------------------------------
@@ -268,10 +270,10 @@ def proof(rows):
 def slower_rows(*records):
     """Returns [(machine, row)] for all products that are slower than the reference, by calm_ratio. The last of `records` is that of a CPU.
     A product that two suites measure is listed once."""
-    found = {}
+    row_of_product = {}
     for machine, rows in (("GPU", chain(*records[:-1])), ("CPU", records[-1])):
-        found |= {(machine, row.label): row for row in rows if row.calm_ratio < 1}
-    return [(machine, row) for (machine, _), row in found.items()]
+        row_of_product |= {(machine, row.label): row for row in rows if row.calm_ratio < 1}
+    return [(machine, row) for (machine, _), row in row_of_product.items()]
 
 
 def slower_table(rows):
@@ -296,21 +298,21 @@ def slowest(*records):
     return slower_table([(machine, row) for (machine, _), row in worst.items()])
 
 
-def wanted(asked, *records):
-    """Returns a table of wanted and measured ratios. `asked` has the rows of wanted.json. If a measured ratio is below the wanted one,
+def wanted(goals, *records):
+    """Returns a table of wanted and measured ratios. `goals` has the rows of wanted.json. If a measured ratio is below the wanted one,
     the table has the reason that wanted.json gives. The last two of `records` are those of a CPU and of the mma kernel."""
     *records, cpu, forced = records
     rows = {row.label: row for row in chain(*records) if row.quiet}
     # A copy of X reads and writes X. The product L X also reads half of L, so it moves 5/4 of the bytes that the copy moves.
     for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):
-        rows |= {of + suffix: Row(ratio=moved * r[side]["median_us"] / r["ours"]["median_us"]) for of, r in rows.items() if side in r}
+        rows |= {label + suffix: Row(ratio=moved * r[side]["median_us"] / r["ours"]["median_us"]) for label, r in rows.items() if side in r}
     rows |= {f"{row.label}, {how}": row for how, suite in (("on a CPU", cpu), ("mma kernel forced", forced)) for row in suite if row.quiet}
-    made, missing = [], Row(ratio=0.0)
-    for each in asked:
-        row = rows.get(each["product"], missing)
-        met = "no record that nothing disturbed" if row is missing else "met" if row["ratio"] >= each["ratio"] else each["why"]
-        made.append([each["product"], each.ratio, "–" if row is missing else row.ratio, met])
-    return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], made)
+    table_rows, missing = [], Row(ratio=0.0)
+    for goal in goals:
+        row = rows.get(goal["product"], missing)
+        met = "no record that nothing disturbed" if row is missing else "met" if row["ratio"] >= goal["ratio"] else goal["why"]
+        table_rows.append([goal["product"], goal.ratio, "–" if row is missing else row.ratio, met])
+    return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], table_rows)
 
 
 def parts():
@@ -393,13 +395,13 @@ TABLES = {
     "dtypes": ("forward", PRODUCTS, "dtypes"),
     "tf32": ("forward", PRODUCTS, "tf32"),
 }
-OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
+FULL = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
 NAN = {"call, and where the NaN or Inf is": "{function}", "N, or batch x N": "{shape}", "finite, ms": "{finite_ms:.3g}"}
 NAN |= {f"{place}, {value}": f"{{ratios[{place} {value}]:.1f}}" for value in ("nan", "inf") for place in ("one", "row", "column", "all")}
 NAN |= {"most": "{most:.1f}"}
-OWN |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
-OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
-TABLES |= {name: (name, made) for name, made in OWN.items()}  # tables of all rows of the record that has the same name
+FULL |= {"nan": NAN, "infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "cycles": cycles, "devices": DEVICES}
+FULL |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
+TABLES |= {name: (name, template) for name, template in FULL.items()}  # tables of all rows of the record that has the same name
 # Maps a key of a record's versions to the name that stands below a table.
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}
 SENTENCES = {  # maps a name to (records, a function that renders their rows)
@@ -426,8 +428,8 @@ OTHER_REMEDIES = {  # of records that benchmark.py does not write
 def remedy(suite):
     """Returns what to do if the record of a suite, or of FOLDER/suite, is missing or unusable."""
     folder, _, name = suite.rpartition("/")
-    made_anew = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
-    return OTHER_REMEDIES.get(name, made_anew)
+    command = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
+    return OTHER_REMEDIES.get(name, command)
 
 
 def read_record(results, suite):
@@ -461,7 +463,7 @@ def table(name, results):
     record, suite = records[0], suites[0]
     if not rendered:
         raise TableError(f"{results / suite}.json has no rows for the table '{name}'; {remedy(suite)}")
-    versions = [f"{told} {record['versions'][key]}" for key, told in VERSIONS.items() if record["versions"].get(key)]
+    versions = [f"{label} {record['versions'][key]}" for key, label in VERSIONS.items() if record["versions"].get(key)]
     source = [record["device"], *versions, record["date"], f"commit {record['commit']}", f"from benchmarks/results/{suite}.json"]
     return f"{rendered}\n\n{', '.join(source)}."
 
@@ -474,11 +476,11 @@ DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("re
 def fill(text, results):
     """Returns the text of a document with every table made anew between its markers. Raises TableError."""
     parts = re.split(r"^(<!-- (?:begin|end): \S+ -->)$", text, flags=re.MULTILINE)  # the parts are text, marker, table, marker, text, ...
-    for at in range(1, len(parts), 4):
-        begin, end = parts[at], "".join(parts[at + 2 : at + 3])
+    for index in range(1, len(parts), 4):
+        begin, end = parts[index], "".join(parts[index + 2 : index + 3])
         if not begin.startswith("<!-- begin: ") or end != begin.replace("begin", "end", 1):
             raise TableError(f"{begin} is followed by {end or 'no marker'}; a begin needs an end of the same name")
-        parts[at + 1] = f"\n{table(begin.split()[2], results)}\n"
+        parts[index + 1] = f"\n{table(begin.split()[2], results)}\n"
     return "".join(parts)
 
 
@@ -489,26 +491,26 @@ def refilled(path, results):
     return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
 
 
-def bring_up_to_date(document, script, files, made, arguments=None):
-    """Runs the command line of this script or of figures.py. made(path, results) returns a function that writes the file, or None if the
-    file is up to date. Returns the exit status."""
+def bring_up_to_date(document, script, files, make_writer, arguments=None):
+    """Runs the command line of this script or of figures.py. make_writer(path, results) returns a function that writes the file, or None if
+    the file is up to date. Returns the exit status."""
     parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="the folder of the records")
     parser.add_argument("--files", type=Path, nargs="+", default=files, metavar="FILE", help="the files to bring up to date (default: all)")
-    given, wrong = parser.parse_args(arguments), 0
-    for path in given.files:
+    options, status = parser.parse_args(arguments), 0
+    for path in options.files:
         try:
-            write = made(path, given.results)
-            if write and given.check:
+            write = make_writer(path, options.results)
+            if write and options.check:
                 raise TableError(f"not up to date; run: python benchmarks/{script}")
             if write:
                 write()
             print(f"{path}: {'written' if write else 'up to date'}")
         except (TableError, FileNotFoundError) as problem:
             print(f"{path}: {problem}", file=sys.stderr)
-            wrong = 1
-    return wrong
+            status = 1
+    return status
 
 
 main = partial(bring_up_to_date, __doc__, "tables.py", DOCUMENTS, refilled)

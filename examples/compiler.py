@@ -16,7 +16,7 @@ SOLUTION = Path(__file__).parents[1] / "model_new.py"
 def read_names():
     """Reads the names of the packages from model_new.py. That file is not imported, because its import would try to build the kernels."""
     statements = ast.parse(SOLUTION.read_text(encoding="utf-8")).body
-    (names,) = (each.value for each in statements if isinstance(each, ast.Assign) and ast.unparse(each.targets) == "_PIP_PACKAGES")
+    (names,) = (node.value for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "_PIP_PACKAGES")
     return ast.literal_eval(names)
 
 

@@ -56,29 +56,29 @@ def product_placements(X, Y, contraction, structure):
     rows, columns = X.ndim - 2, X.ndim - 1
     i, x_k = (columns, rows) if contraction == TN else (rows, columns)
     y_k, j = (columns, rows) if contraction == NT else (rows, columns)
-    ways = [(Shard(d), Shard(d), Shard(d)) for d in range(rows)]
-    ways += [(Shard(rows), Shard(i), Replicate())] if x == c == ALL else []
-    ways += [(Shard(columns), Replicate(), Shard(j))] if y == c == ALL else []
-    ways += [(Partial(), Shard(x_k), Shard(y_k))] if x == y == ALL else []
-    warn_of_gathering("product", ("X", X, {way[1] for way in ways}), ("Y", Y, {way[2] for way in ways}))
-    return [([C], [X, Y, None, None]) for C, X, Y in ((Replicate(), Replicate(), Replicate()), *ways)]
+    placements = [(Shard(d), Shard(d), Shard(d)) for d in range(rows)]
+    placements += [(Shard(rows), Shard(i), Replicate())] if x == c == ALL else []
+    placements += [(Shard(columns), Replicate(), Shard(j))] if y == c == ALL else []
+    placements += [(Partial(), Shard(x_k), Shard(y_k))] if x == y == ALL else []
+    warn_of_gathering("product", ("X", X, {placement[1] for placement in placements}), ("Y", Y, {placement[2] for placement in placements}))
+    return [([C], [X, Y, None, None]) for C, X, Y in ((Replicate(), Replicate(), Replicate()), *placements)]
 
 
 def inverse_placements(L, unitriangular):
     """Returns the allowed placements of an inverse and of L along one dimension of a mesh. Only leading dimensions may be divided."""
-    ways = [Shard(d) for d in range(L.ndim - 2)]
-    warn_of_gathering("inverse", ("L", L, set(ways)))
-    return [([way], [way, None]) for way in (Replicate(), *ways)]
+    placements = [Shard(d) for d in range(L.ndim - 2)]
+    warn_of_gathering("inverse", ("L", L, set(placements)))
+    return [([placement], [placement, None]) for placement in (Replicate(), *placements)]
 
 
 def warn_of_gathering(operator, *operands):
     """Warns if DTensor will gather an operand that cannot stay divided. DTensor gathers operands of torch's own operators in the same way.
     It caches its decision for each shape, so the warning comes once per shape."""
-    for name, T, known in operands:
-        wrong = [place for place in T.placements if place.is_shard() and place not in known]
-        if wrong:
+    for name, T, allowed in operands:
+        gathered = [placement for placement in T.placements if placement.is_shard() and placement not in allowed]
+        if gathered:
             warnings.warn(
-                f"tril_matmul: {operator} cannot be divided along dimension {wrong[0].dim} of {name}, of shape {tuple(T.shape)}, where a"
+                f"tril_matmul: {operator} cannot be divided along dimension {gathered[0].dim} of {name}, of shape {tuple(T.shape)}, where a"
                 " triangle or a symmetric result lies: torch gathers it whole on every rank (leading dimensions can be divided; for"
                 " columns of one product see column_parallel)",
                 stacklevel=2,
@@ -141,8 +141,8 @@ def unfold(T, world, folds):
 
 def multiply_adds(N, world, folds):
     """Returns the number of multiply-adds of each rank. It is the sum of (N - j) (N - j + 1) / 2 over the rank's columns j."""
-    left = N - folded_order(N, world, folds)
-    return (left * (left + 1) // 2).view(world, -1).sum(1).tolist()
+    heights = N - folded_order(N, world, folds)
+    return (heights * (heights + 1) // 2).view(world, -1).sum(1).tolist()
 
 
 # ---- (b) One product: a rank's columns. ------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ class ColumnBlocks(torch.autograd.Function):
         ctx.save_for_backward(A, B)
         ctx.starts = starts
         C = torch.zeros_like(B)
-        for block, own, below in ColumnBlocks.parts(A.shape[0], starts, B.shape[1]):
-            C[own, block] = tril_matmul(A[own, own], B[own, block])
-            first = triangular_matmul(B[own, block], A[below, own], left=False)
+        for block, diagonal, below in ColumnBlocks.parts(A.shape[0], starts, B.shape[1]):
+            C[diagonal, block] = tril_matmul(A[diagonal, diagonal], B[diagonal, block])
+            first = triangular_matmul(B[diagonal, block], A[below, diagonal], left=False)
             torch.add(first, triangular_matmul(A[below, below], B[below, block]), out=C[below, block])
         return C
 
@@ -190,12 +190,12 @@ class ColumnBlocks(torch.autograd.Function):
         def product(X, Y, contraction, x, y, c):
             return torch.ops.tril_matmul.product(X, Y, contraction, model_new._masked(x, y, c))
 
-        for block, own, below in ColumnBlocks.parts(A.shape[0], ctx.starts, B.shape[1]):
-            dA[own, own] += product(G[own, block], B[own, block], NT, LOWER, LOWER, LOWER)
-            dA[below, own] += product(G[below, block], B[own, block], NT, ALL, LOWER, ALL)
+        for block, diagonal, below in ColumnBlocks.parts(A.shape[0], ctx.starts, B.shape[1]):
+            dA[diagonal, diagonal] += product(G[diagonal, block], B[diagonal, block], NT, LOWER, LOWER, LOWER)
+            dA[below, diagonal] += product(G[below, block], B[diagonal, block], NT, ALL, LOWER, ALL)
             dA[below, below] += product(G[below, block], B[below, block], NT, ALL, ALL, LOWER)
-            dB[own, block] = product(A[own, own], G[own, block], TN, LOWER, LOWER, LOWER)
-            dB[own, block] += product(A[below, own], G[below, block], TN, ALL, ALL, LOWER)
+            dB[diagonal, block] = product(A[diagonal, diagonal], G[diagonal, block], TN, LOWER, LOWER, LOWER)
+            dB[diagonal, block] += product(A[below, diagonal], G[below, block], TN, ALL, ALL, LOWER)
             dB[below, block] = product(A[below, below], G[below, block], TN, LOWER, ALL, ALL)
         return dA, dB, None
 
@@ -262,13 +262,13 @@ def exact(A, B, G):
 
 def slowest(call, device):
     """Returns the time of a call on the slowest rank, in ms. The calls are made in rows of five, as a training makes successive calls."""
-    took = torch.tensor(milliseconds(call, device, calls=5, in_a_row=5), device=device)
-    dist.all_reduce(took, op=dist.ReduceOp.MAX)
-    return took.item()
+    time_ms = torch.tensor(milliseconds(call, device, calls=5, in_a_row=5), device=device)
+    dist.all_reduce(time_ms, op=dist.ReduceOp.MAX)
+    return time_ms.item()
 
 
 def largest_error(results, expected):
-    return max(relative_error(result, one) for result, one in zip(results, expected, strict=True))
+    return max(relative_error(result, expectation) for result, expectation in zip(results, expected, strict=True))
 
 
 def print_rows(what, alone, together, error, device):
@@ -276,10 +276,12 @@ def print_rows(what, alone, together, error, device):
     for forward and backward. Each row compares the time on one device with the time on all devices."""
     rows = []
     for name, *calls in zip(("forward", "forward + backward"), alone, together, strict=True):
-        one, all_ = (slowest(call, device) for call in calls)
-        rows.append({"what": what, "mode": name, "one_ms": one, "together_ms": all_, "ratio": one / all_, "norm_error": error})
+        one_ms, together_ms = (slowest(call, device) for call in calls)
+        rows.append(
+            {"what": what, "mode": name, "one_ms": one_ms, "together_ms": together_ms, "ratio": one_ms / together_ms, "norm_error": error}
+        )
         if dist.get_rank() == 0:
-            print(f"{f'{what}, {name}':<40} {one:>10.3f} {all_:>10.3f} {one / all_:>6.2f}x {error:>9.1e}")
+            print(f"{f'{what}, {name}':<40} {one_ms:>10.3f} {together_ms:>10.3f} {one_ms / together_ms:>6.2f}x {error:>9.1e}")
     return rows
 
 
@@ -310,12 +312,12 @@ def columns(mesh, N, folds, device):
     error = largest_error(results, exact(A, B, G))
     del C, dA, dB, results  # frees memory: a float32 matrix of 32768 x 32768 takes 4.3 GB
     rows = print_rows(f"{N} x {N}, columns", alone, together, error, device)
-    of_dA = torch.zeros_like(A)
-    reduce = slowest(lambda: dist.all_reduce(of_dA), device)
-    rows[-1]["all_reduce_ms"] = reduce
+    buffer = torch.zeros_like(A)
+    all_reduce_ms = slowest(lambda: dist.all_reduce(buffer), device)
+    rows[-1]["all_reduce_ms"] = all_reduce_ms
     work = multiply_adds(N, world, folds)
     if dist.get_rank() == 0:
-        print(f"of which the all-reduce of dA, {of_dA.nbytes / 1e6:.1f} MB: {reduce:.3f} ms;", end=" ")
+        print(f"of which the all-reduce of dA, {buffer.nbytes / 1e6:.1f} MB: {all_reduce_ms:.3f} ms;", end=" ")
         print(f"the busiest rank has {max(work) * world / sum(work):.3f} of the mean work")
     return rows
 
@@ -333,40 +335,40 @@ def parse_arguments(arguments):
     )
     add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="a JSON file to which the table's rows are also written")
-    given = parser.parse_args(arguments)
-    if given.size is None:
-        given.size = 8192 if given.device == "cuda" else 1024
-    given.batch = given.batch or ((512, 512) if given.device == "cuda" else (16, 64))
+    options = parser.parse_args(arguments)
+    if options.size is None:
+        options.size = 8192 if options.device == "cuda" else 1024
+    options.batch = options.batch or ((512, 512) if options.device == "cuda" else (16, 64))
     world = int(os.environ.get("WORLD_SIZE", 1))  # torchrun sets WORLD_SIZE
-    if min(given.size, given.folds) < 1 or given.size % (2 * world * given.folds):
-        says = f"--size {given.size} --folds {given.folds} is given, with {world} rank{'' if world == 1 else 's'}"
-        parser.error(f"{says}; a multiple of 2 * ranks * folds is accepted as --size, and --folds from 1 on")
-    if min(given.batch) < 1:
-        parser.error(f"argument --batch: {given.batch[0]} {given.batch[1]} is given; two positive numbers are accepted")
-    if given.json and not given.json.absolute().parent.is_dir():  # checked here, so that an error comes before the work
-        parser.error(f"argument --json: {given.json} is given; a file in an existing folder is accepted")
-    return given
+    if min(options.size, options.folds) < 1 or options.size % (2 * world * options.folds):
+        message = f"--size {options.size} --folds {options.folds} is given, with {world} rank{'' if world == 1 else 's'}"
+        parser.error(f"{message}; a multiple of 2 * ranks * folds is accepted as --size, and --folds from 1 on")
+    if min(options.batch) < 1:
+        parser.error(f"argument --batch: {options.batch[0]} {options.batch[1]} is given; two positive numbers are accepted")
+    if options.json and not options.json.absolute().parent.is_dir():  # checked here, so that an error comes before the work
+        parser.error(f"argument --json: {options.json} is given; a file in an existing folder is accepted")
+    return options
 
 
 def main(arguments=None):
-    given = parse_arguments(arguments)
-    cuda = given.device == "cuda"
+    options = parse_arguments(arguments)
+    cuda = options.device == "cuda"
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast, which not every host allows
     backend, alone = "nccl" if cuda else "gloo", "RANK" not in os.environ  # torchrun sets RANK
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group(backend, **({"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}))
     try:
-        mesh, (batch, n) = init_device_mesh(given.device, (dist.get_world_size(),)), given.batch
+        mesh, (batch, n) = init_device_mesh(options.device, (dist.get_world_size(),)), options.batch
         register()
         if dist.get_rank() == 0:
             ranks = "1 rank" if mesh.size() == 1 else f"{mesh.size()} ranks"
-            print(f"{ranks} on {name_of(given.device)}, {backend}, torch {torch.__version__}, float32; times in ms")
+            print(f"{ranks} on {name_of(options.device)}, {backend}, torch {torch.__version__}, float32; times in ms")
             print(f"{'':<40} {'one':>10} {'together':>10} {'ratio':>7} {'error':>9}")
-        rows = batches(mesh, (batch, n, n), given.device)
-        rows += columns(mesh, given.size, given.folds, given.device)
-        if given.json and dist.get_rank() == 0:
-            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+        rows = batches(mesh, (batch, n, n), options.device)
+        rows += columns(mesh, options.size, options.folds, options.device)
+        if options.json and dist.get_rank() == 0:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
         # If a thread of gloo releases tensors while Python ends, the process aborts. The barrier and the pause prevent that. The cause is
         # not model_new.py: in torch 2.13 the process also aborts if only torch's own operators use DTensors.
         dist.barrier()

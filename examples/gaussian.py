@@ -64,42 +64,43 @@ def main(arguments=None):
     )
     parser.add_argument("--samples", type=int, default=256 if cuda else 64, help="samples per distribution (default 256, without a GPU 64)")
     add_device(parser)
-    given = parser.parse_args(arguments)
-    if min(given.batch, given.size, given.samples) < 1:
+    options = parser.parse_args(arguments)
+    if min(options.batch, options.size, options.samples) < 1:
         parser.error("--batch, --size and --samples must be positive")
-    L = make_factors(given.batch, given.size, given.device)
-    mean, Z = L.new_zeros(given.batch, given.size), torch.randn(given.batch, given.size, given.samples, device=given.device)
-    one = torch.eye(given.size, device=given.device).expand(L.shape)
+    L = make_factors(options.batch, options.size, options.device)
+    mean, Z = L.new_zeros(options.batch, options.size), torch.randn(options.batch, options.size, options.samples, device=options.device)
+    identity = torch.eye(options.size, device=options.device).expand(L.shape)
 
-    def of_torch():
+    def torch_distribution():
         """Returns a new distribution at each call, because a distribution caches the matrices that it has computed."""
         return MultivariateNormal(mean, scale_tril=L, validate_args=False)
 
-    print(f"{given.batch} distributions of {given.size} variables, {given.samples} samples each, float32")
-    print(f"on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms{note_of(given.device)}")
+    print(f"{options.batch} distributions of {options.size} variables, {options.samples} samples each, float32")
+    print(f"on {name_of(options.device)}, torch {torch.__version__}; median of 20, in ms{note_of(options.device)}")
     print(f"{'':<18} {'ours':>10} {'torch':>10} {'ratio':>8} {'difference':>11}")
-    different = 0.0
-    for name, ours, its in (
+    largest_difference = 0.0
+    for name, ours, theirs in (
         ("samples", lambda: samples(mean, L, Z), lambda: mean[..., None] + L @ Z),
-        ("covariance", lambda: covariance(L), lambda: of_torch().covariance_matrix),
-        ("precision's factor", lambda: precision_factor(L), lambda: torch.linalg.solve_triangular(L, one, upper=False)),
-        ("precision", lambda: precision(L), lambda: of_torch().precision_matrix),
+        ("covariance", lambda: covariance(L), lambda: torch_distribution().covariance_matrix),
+        ("precision's factor", lambda: precision_factor(L), lambda: torch.linalg.solve_triangular(L, identity, upper=False)),
+        ("precision", lambda: precision(L), lambda: torch_distribution().precision_matrix),
     ):
-        difference = relative_error(ours(), its())
-        mine, its = (milliseconds(call, given.device) for call in (ours, its))
-        print(f"{name:<18} {mine:>10.3f} {its:>10.3f} {its / mine:>7.2f}x {difference:>11.1e}")
-        different = max(different, difference)
+        difference = relative_error(ours(), theirs())
+        our_ms, their_ms = (milliseconds(call, options.device) for call in (ours, theirs))
+        print(f"{name:<18} {our_ms:>10.3f} {their_ms:>10.3f} {their_ms / our_ms:>7.2f}x {difference:>11.1e}")
+        largest_difference = max(largest_difference, difference)
     # rsample copies L for each sample, and multiplies each copy by one column. Because of these copies its time is not in the table. It is
     # printed below the table, if the copies are not too large.
-    copies, shape = given.samples * L.nbytes, torch.Size([given.samples])
+    copies, shape = options.samples * L.nbytes, torch.Size([options.samples])
     if copies <= LARGEST_COPY:
         drawn, rsample = (
-            milliseconds(call, given.device) for call in (lambda: samples(mean, L, torch.randn_like(Z)), lambda: of_torch().rsample(shape))
+            milliseconds(call, options.device)
+            for call in (lambda: samples(mean, L, torch.randn_like(Z)), lambda: torch_distribution().rsample(shape))
         )
         print(
             f"with the normal numbers drawn: {drawn:.3f}; MultivariateNormal.rsample, with {copies / 1e6:.0f} MB of copies: {rsample:.3f}"
         )
-    return int(not different <= LARGEST_DIFFERENCE)
+    return int(not largest_difference <= LARGEST_DIFFERENCE)
 
 
 if __name__ == "__main__":

@@ -85,20 +85,20 @@ def main(arguments=None):
         "--sizes", type=shape, nargs="+", metavar="MxN", help="sizes (default: 512x512 to 8192x8192, on a CPU 64x64 to 256x128)"
     )
     add_device(parser)
-    given = parser.parse_args(arguments)
-    of_gpu = [(512, 512), (1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192)]
-    sizes = given.sizes or (of_gpu if given.device == "cuda" else [(64, 64), (128, 128), (256, 128)])
-    dtype = "bfloat16" if given.device == "cuda" else "float32"
-    where = f"{ITERATIONS} iterations in {dtype} on {name_of(given.device)}, torch {torch.__version__}"
-    print(f"{where}; median of 20, in ms{note_of(given.device)}")
-    theirs = published(given.device)
+    options = parser.parse_args(arguments)
+    gpu_sizes = [(512, 512), (1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192)]
+    sizes = options.sizes or (gpu_sizes if options.device == "cuda" else [(64, 64), (128, 128), (256, 128)])
+    dtype = "bfloat16" if options.device == "cuda" else "float32"
+    where = f"{ITERATIONS} iterations in {dtype} on {name_of(options.device)}, torch {torch.__version__}"
+    print(f"{where}; median of 20, in ms{note_of(options.device)}")
+    theirs = published(options.device)
     print(f"{'':<14} {'gram':>10} {'dense':>10} {'ratio':>7}{' flash-muon' * bool(theirs)}  largest difference / norm")
     for size in sizes:
-        G = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(given.device)
-        ours, dense = (milliseconds(lambda: orthogonalised(G, way), given.device) for way in (by_gram, by_dense_products))  # noqa: B023
+        G = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(options.device)
+        ours, dense = (milliseconds(lambda: orthogonalised(G, poly), options.device) for poly in (by_gram, by_dense_products))  # noqa: B023
         difference = largest_difference(orthogonalised(G), orthogonalised(G, by_dense_products))
-        beside = f" {milliseconds(lambda: theirs(G, ITERATIONS), given.device):>10.3f}" if theirs else ""  # noqa: B023
-        print(f"{size[0]:>5} x {size[1]:<6} {ours:>10.3f} {dense:>10.3f} {dense / ours:>6.2f}x{beside}  {difference:.1e}")
+        published_cell = f" {milliseconds(lambda: theirs(G, ITERATIONS), options.device):>10.3f}" if theirs else ""  # noqa: B023
+        print(f"{size[0]:>5} x {size[1]:<6} {ours:>10.3f} {dense:>10.3f} {dense / ours:>6.2f}x{published_cell}  {difference:.1e}")
     return 0
 
 

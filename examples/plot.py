@@ -49,13 +49,13 @@ def draw(records, path):
     times = [record["timings"]["forward"] for record in records]
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
-    axes.loglog(sizes, [each["reference_us"] for each in times], marker="o", label="reference")
-    axes.loglog(sizes, [each["solution"]["us"] for each in times], marker="o", label="solution")
-    for size, each in zip(sizes, times, strict=True):
+    axes.loglog(sizes, [timing["reference_us"] for timing in times], marker="o", label="reference")
+    axes.loglog(sizes, [timing["solution"]["us"] for timing in times], marker="o", label="solution")
+    for size, timing in zip(sizes, times, strict=True):
         places = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 8}
         # check.py gives no ratio with --seed, or if the times are too noisy or too short.
-        told = "at least " * each["lower_bound"] + f"{each['ratio']:.2f}x" if each["ratio"] else ""
-        axes.annotate(told, (size, each["solution"]["us"]), **places)
+        ratio_text = "at least " * timing["lower_bound"] + f"{timing['ratio']:.2f}x" if timing["ratio"] else ""
+        axes.annotate(ratio_text, (size, timing["solution"]["us"]), **places)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.grid(alpha=0.3)

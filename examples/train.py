@@ -129,36 +129,36 @@ def parse_arguments(arguments):
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is a GPU)")
     parser.add_argument("--reference", action="store_true", help="run tril(matmul) alone")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the loss curves to a PNG (needs matplotlib)")
-    given = parser.parse_args(arguments)
-    given.device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args(arguments)
+    options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        kind = torch.device(given.device).type
+        kind = torch.device(options.device).type
     except RuntimeError:
         kind = None
     if kind not in ("cpu", "cuda"):
-        parser.error(f"argument --device: {given.device!r} is given; accepted: cpu, cuda or cuda:N")
+        parser.error(f"argument --device: {options.device!r} is given; accepted: cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
-        parser.error(f"argument --device: {given.device!r} is given, but torch sees no GPU; accepted here: cpu")
-    if given.plot is not None:
-        if not given.plot.absolute().parent.is_dir():
-            parser.error(f"argument --plot: there is no folder {given.plot.absolute().parent}")
+        parser.error(f"argument --device: {options.device!r} is given, but torch sees no GPU; accepted here: cpu")
+    if options.plot is not None:
+        if not options.plot.absolute().parent.is_dir():
+            parser.error(f"argument --plot: there is no folder {options.plot.absolute().parent}")
         try:  # checked here, so that an error comes before the training
             import matplotlib  # noqa: F401
         except ImportError:
             parser.error("argument --plot: needs matplotlib, which is not installed (pip install matplotlib)")
-    return given
+    return options
 
 
 def main(arguments=None):
-    given = parse_arguments(arguments)
+    options = parse_arguments(arguments)
     products = {"tril(matmul)": reference_product}
-    if not given.reference:
+    if not options.reference:
         from model_new import tril_matmul
 
         products = {"tril_matmul": tril_matmul, **products}
-    where = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else "the CPU"
-    print(f"{given.size} x {given.size}, {given.steps} steps of Adam on {where}, torch {torch.__version__}")
-    target = make_target(given.size, given.device)
+    where = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else "the CPU"
+    print(f"{options.size} x {options.size}, {options.steps} steps of Adam on {where}, torch {torch.__version__}")
+    target = make_target(options.size, options.device)
     for product in products.values():
         train(product, target, WARM_STEPS)
     curves, rows = {}, []
@@ -166,19 +166,19 @@ def main(arguments=None):
     for name, product in products.items():
 
         def report(step, loss, name=name):
-            end = "" if live and step < given.steps else "\n"
-            print(("\r" if live else "") + f"{name:<13} step {step:>5} of {given.steps}  loss {loss:.4e}", end=end, flush=True)
+            end = "" if live and step < options.steps else "\n"
+            print(("\r" if live else "") + f"{name:<13} step {step:>5} of {options.steps}  loss {loss:.4e}", end=end, flush=True)
 
-        curves[name], milliseconds, megabytes = measure(product, target, given.steps, report)
+        curves[name], milliseconds, megabytes = measure(product, target, options.steps, report)
         memory = "not counted" if megabytes is None else f"{megabytes:.1f} MB"
         rows.append(f"{name:<13} {curves[name][0]:>12.4e} {curves[name][-1]:>12.4e} {milliseconds:>10.3f} {memory:>12}")
     print(f"\n{'':<13} {'first loss':>12} {'last loss':>12} {'ms a step':>10} {'peak memory':>12}", *rows, sep="\n")
-    if not given.reference:
+    if not options.reference:
         difference = largest_difference(curves["tril_matmul"], curves["tril(matmul)"])
         print(f"largest relative difference of the two loss curves: {difference:.1e}")
-    if given.plot is not None:
-        plot(curves, given.plot)
-        print(f"loss curves written to {given.plot}")
+    if options.plot is not None:
+        plot(curves, options.plot)
+        print(f"loss curves written to {options.plot}")
     return 0
 
 

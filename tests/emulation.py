@@ -153,10 +153,10 @@ T __ldcs(const T* from) {
   return *from;
 }
 template <typename T, typename Bits>
-T atomicOr(T* at, Bits bits) {
-  return std::exchange(*at, *at | bits);
+T atomicOr(T* word, Bits bits) {
+  return std::exchange(*word, *word | bits);
 }
-inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
+inline int atomicExch(int* word, int value) { return std::exchange(*word, value); }
 inline __nv_bfloat16::operator float() const { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
 inline __nv_bfloat16::__nv_bfloat16(float v) : bits(0x7FFF) {
   const uint32_t word = __float_as_uint(v);
@@ -229,8 +229,8 @@ struct Block {
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // named barriers
-  int left = 0;      // the number of threads that have not ended; once it is 0, other CTAs must not access this shared memory
-  int written = 0;   // the number of threads that have written to shared memory and passed no fence since
+  int unfinished_threads = 0;   // the number of threads that have not ended; once it is 0, other CTAs must not access this shared memory
+  int written = 0;              // the number of threads that have written to shared memory and passed no fence since
 };
 // Holds a lambda that is called later. The captures of the lambda are copied into the array `takes`, so that no memory is allocated.
 // std::function allocates memory for captures of more than 16 bytes.
@@ -353,12 +353,12 @@ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(current->block->rank) << kRankShift |
          static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory) + memory_begin;
 }
-inline unsigned char* at_address(uint32_t at) {
-  return cluster->blocks[at >> kRankShift].memory + (at & ((1 << kRankShift) - 1)) - memory_begin;
+inline unsigned char* at_address(uint32_t address) {
+  return cluster->blocks[address >> kRankShift].memory + (address & ((1 << kRankShift) - 1)) - memory_begin;
 }
-inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
+inline uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   if (rank >= static_cast<uint32_t>(cluster->size)) fail("a CTA that the cluster does not have");
-  return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
+  return (address & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
 inline uint32_t cta_rank_in_cluster() { return current->block->rank; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met, ++events; }
@@ -368,13 +368,14 @@ inline void cluster_wait() {
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
 }
-inline void there(uint32_t at) {
-  if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
+inline void require_running_cta(uint32_t address) {
+  if (!cluster->blocks[address >> kRankShift].unfinished_threads) fail("the shared memory of a CTA that has ended");
 }
-inline float4 load_in_peer(uint32_t at) {
-  there(at);
-  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float4)) fail("a peer that is not there, or not aligned");
-  return *reinterpret_cast<float4*>(at_address(at));
+inline float4 load_in_peer(uint32_t address) {
+  require_running_cta(address);
+  if (address >> kRankShift >= static_cast<uint32_t>(cluster->size) || address % sizeof(float4))
+    fail("a peer that is not there, or not aligned");
+  return *reinterpret_cast<float4*>(at_address(address));
 }
 struct Barrier {
   int32_t bytes;
@@ -399,7 +400,7 @@ inline void arrive(void* barrier, int bytes) {
 }
 inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { arrive(barrier, bytes); }
 inline void barrier_arrive_remote(uint32_t barrier) {
-  there(barrier);
+  require_running_cta(barrier);
   arrive(at_address(barrier), 0);
 }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // waits until the phase with this parity has ended
@@ -411,15 +412,15 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity) { barrier_wait(reint
 inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
-  there(to);
+  require_running_cta(to);
   std::memcpy(at_address(to), words, 16);
   reinterpret_cast<Barrier*>(at_address(barrier))->change(-16, 0);
 }
 inline void note_written() { current->block->written += !std::exchange(current->written, true); }
 uint4& uint4::operator=(const uint4& v) {
   std::memcpy(this, &v, sizeof(v));
-  const size_t at = reinterpret_cast<unsigned char*>(this) - current->block->memory;
-  if (at < current->block->bytes) note_written();
+  const size_t offset = reinterpret_cast<unsigned char*>(this) - current->block->memory;
+  if (offset < current->block->bytes) note_written();
   return *this;
 }
 // on_host turns each __shared__ variable into a static variable, its stand-in. IN_SHARED_MEMORY gives the variable itself, which lies in
@@ -430,8 +431,8 @@ constexpr size_t kVariableBytes = 49 * 1024;
 template <typename T>
 T& in_shared_memory(const T& stand_in, size_t alignment) {
   Block& block = *current->block;
-  for (const auto& [key, at] : block.variables)
-    if (key == &stand_in) return *static_cast<T*>(at);
+  for (const auto& [key, variable] : block.variables)
+    if (key == &stand_in) return *static_cast<T*>(variable);
   if (memory_begin % alignment) fail("shared memory that begins at no multiple of a variable's alignment");
   size_t begin = (block.taken + alignment - 1) / alignment * alignment;
   if ((memory_begin + begin) / alignment % 2 == 0) begin += alignment;
@@ -441,9 +442,9 @@ T& in_shared_memory(const T& stand_in, size_t alignment) {
   return *reinterpret_cast<T*>(block.memory + begin);
 }
 template <typename T>
-void store_shared(uint32_t at, const T& v) {
-  if (at >> kRankShift != cta_rank_in_cluster() || at % sizeof(T)) fail("stored what is not aligned, or not here");
-  std::memcpy(at_address(at), &v, sizeof(T));
+void store_shared(uint32_t address, const T& v) {
+  if (address >> kRankShift != cta_rank_in_cluster() || address % sizeof(T)) fail("stored what is not aligned, or not here");
+  std::memcpy(at_address(address), &v, sizeof(T));
   note_written();
 }
 namespace ptx {   // functions of cuda::ptx that the CUDA source calls directly
@@ -489,14 +490,14 @@ template <int kPending>
 void cp_async_wait_group() {
   if (current->groups.size() <= kPending) return;
   const size_t end = current->groups[current->groups.size() - 1 - kPending];
-  for (size_t at = 0; at < end; ++at) current->copies[at]();
+  for (size_t index = 0; index < end; ++index) current->copies[index]();
   drop(current->copies, end, current->groups, kPending);
 }
 template <typename Word>
 void make_opaque(Word&) {}
 template <typename T>
-T* next_address(T* at, int64_t step) {
-  return at + step;
+T* next_address(T* address, int64_t step) {
+  return address + step;
 }
 
 // Fails at a bank conflict. Lanes `first` to `first + count - 1` access memory together. Any two of their addresses must be the same, or
@@ -505,27 +506,27 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
   if (current->x % 32 != first) return;
   uint32_t seen[32] = {};   // [bank]: 1 plus the address that a lane accesses there, or 0 if no lane does
   for (int lane = first; lane < first + count; ++lane) {
-    const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
-    if (at % bytes || at >> kRankShift != cta_rank_in_cluster()) fail("not aligned, or not here");
-    if (seen[bank] && seen[bank] != at + 1) fail("a bank conflict");
-    seen[bank] = at + 1;
+    const uint32_t address = brought[lane][0], bank = address % 128 / bytes;
+    if (address % bytes || address >> kRankShift != cta_rank_in_cluster()) fail("not aligned, or not here");
+    if (seen[bank] && seen[bank] != address + 1) fail("a bank conflict");
+    seen[bank] = address + 1;
   }
 }
 template <typename T>
-T load_shared(uint32_t at) {
+T load_shared(uint32_t address) {
   constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // kAtOnce: the number of lanes that read together
-  if (at >> kRankShift != cta_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
+  if (address >> kRankShift != cta_rank_in_cluster() || address % kSize) fail("not aligned, or not here");
   auto& brought = warp().brought[warp().meeting.turn % 2];
-  brought[current->x % 32][0] = at;
+  brought[current->x % 32][0] = address;
   meet(warp().meeting, 32);
   for (int first = 0; first < 32; first += kAtOnce) no_conflict(brought, first, kAtOnce, kSize);
-  return *reinterpret_cast<T*>(at_address(at));
+  return *reinterpret_cast<T*>(at_address(address));
 }
 template <bool kTransposed>
-void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
+void ldmatrix_x4(uint32_t address, uint32_t (&w)[4]) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
   auto& brought = warp().brought[warp().meeting.turn % 2];
-  brought[lane][0] = at;
+  brought[lane][0] = address;
   meet(warp().meeting, 32);
   for (int i = 0; i < 4; ++i) {
     no_conflict(brought, 8 * i, 8, 16);
@@ -563,7 +564,7 @@ inline float tensor_core_sum(float sum, const double* a, const double* b) {
 template <typename T>
 void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
-  Fragments& of = warp().fragments[warp().meeting.turn % 2];
+  Fragments& fragments = warp().fragments[warp().meeting.turn % 2];
   constexpr int kPer = 4 / sizeof(T), kAll = 8 * kPer;   // kPer: elements per register; kAll: k per instruction
   auto bring = [&](double* row, uint32_t bits) {
     for (int k = 0; k < kPer; ++k)
@@ -572,11 +573,11 @@ void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
       else
         row[t * kPer + k] = T{static_cast<uint16_t>(bits >> k * 16)};
   };
-  for (int word = 0; word < 4; ++word) bring(of.rows[word % 2 * 8 + g] + word / 2 * kAll / 2, a[word]);
-  bring(of.cols[g], b0), bring(of.cols[g] + kAll / 2, b1);
+  for (int word = 0; word < 4; ++word) bring(fragments.rows[word % 2 * 8 + g] + word / 2 * kAll / 2, a[word]);
+  bring(fragments.cols[g], b0), bring(fragments.cols[g] + kAll / 2, b1);
   meet(warp().meeting, 32);
   for (int u = 0; u < 4; ++u) {
-    const double *const row = of.rows[u / 2 * 8 + g], *const col = of.cols[2 * t + u % 2];
+    const double *const row = fragments.rows[u / 2 * 8 + g], *const col = fragments.cols[2 * t + u % 2];
     double all = s[u];
     for (int k = 0; k < kAll; ++k) all += row[k] * col[k];
     if constexpr (kPer == 1)
@@ -587,18 +588,18 @@ void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 template <typename T>
 void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
-  Fragments& of = warp().fragments[warp().meeting.turn % 2];
+  Fragments& fragments = warp().fragments[warp().meeting.turn % 2];
   auto number = [](uint32_t low, uint32_t high) { return bits_as<double>(static_cast<uint64_t>(high) << 32 | low); };
-  of.rows[g][t] = number(a[0], a[1]), of.rows[8 + g][t] = number(a[2], a[3]), of.cols[g][t] = number(b0, b1);
+  fragments.rows[g][t] = number(a[0], a[1]), fragments.rows[8 + g][t] = number(a[2], a[3]), fragments.cols[g][t] = number(b0, b1);
   meet(warp().meeting, 32);
   for (int u = 0; u < 4; ++u)
-    for (int k = 0; k < 4; ++k) s[u] = std::fma(of.rows[u / 2 * 8 + g][k], of.cols[2 * t + u % 2][k], s[u]);
+    for (int k = 0; k < 4; ++k) s[u] = std::fma(fragments.rows[u / 2 * 8 + g][k], fragments.cols[2 * t + u % 2][k], s[u]);
 }
 
-inline uint32_t swizzled_address(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }   // this function is its own inverse
-inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
-  if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
-  return at;
+inline uint32_t swizzled_address(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }   // this function is its own inverse
+inline uint64_t make_descriptor(uint32_t address, uint32_t, uint32_t stride) {
+  if (address % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
+  return address;
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
@@ -613,10 +614,10 @@ void multiply(size_t pending) {
     Thread *const last = current, *const first = last - last->x % 32;
     const size_t end = last->batches[last->batches.size() - 1 - pending];
     multiplying = ++times;
-    for (size_t at = 0; at < end; ++at)
+    for (size_t index = 0; index < end; ++index)
       for (current = first; current < first + 32; ++current) {
-        if (at >= current->products.size()) fail("lanes that multiply apart");
-        current->products[at]();
+        if (index >= current->products.size()) fail("lanes that multiply apart");
+        current->products[index]();
       }
     for (current = first; current < first + 32; ++current) drop(current->products, end, current->batches, pending);
     current = last, multiplying = 0;
@@ -643,11 +644,11 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
     for (int k = 0; k < 8; ++k) rows.k[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
   current->products.push_back([=, &sum]() __attribute__((optimize("O3"))) {
     for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // sum[u] is in row g, and sum[u + 2] in row g + 8
-      const uint32_t at = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // the column's address
+      const uint32_t address = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // the column's address
       double all[2] = {add ? sum[u] : 0.0, add ? sum[u + 2] : 0.0};
       for (int four = 0; four < 8; four += 4) {   // 16 bytes at a time
         uint32_t bits[4];
-        std::memcpy(bits, at_address(swizzled_address(at + four * 4)), 16);
+        std::memcpy(bits, at_address(swizzled_address(address + four * 4)), 16);
         for (int k = 0; k < 4; ++k) {
           const double of_b = number(bits[k]);
           all[0] += rows.k[0][four + k] * of_b, all[1] += rows.k[1][four + k] * of_b;
@@ -672,15 +673,15 @@ BlockIndex emulated_block_index() { return {static_cast<unsigned>(cluster->numbe
 struct {
   unsigned x;
 } gridDim;
-inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
-  if (reinterpret_cast<uintptr_t>(at) % 8) fail("a word that is not aligned");
-  return std::exchange(*at, *at + value);
+inline unsigned long long atomicAdd(unsigned long long* word, unsigned long long value) {
+  if (reinterpret_cast<uintptr_t>(word) % 8) fail("a word that is not aligned");
+  return std::exchange(*word, *word + value);
 }
-inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) { return std::exchange(*at, value); }
-inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
-  return *at == assumed ? std::exchange(*at, value) : *at;
+inline unsigned long long atomicExch(unsigned long long* word, unsigned long long value) { return std::exchange(*word, value); }
+inline unsigned long long atomicCAS(unsigned long long* word, unsigned long long assumed, unsigned long long value) {
+  return *word == assumed ? std::exchange(*word, value) : *word;
 }
-inline uint32_t atomicMin(uint32_t* at, uint32_t value) { return std::exchange(*at, std::min(*at, value)); }
+inline uint32_t atomicMin(uint32_t* word, uint32_t value) { return std::exchange(*word, std::min(*word, value)); }
 inline void __threadfence() {}
 inline void cudaGridDependencySynchronize() {}
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
@@ -708,18 +709,18 @@ struct CUtensorMap {
   int rows;   // rows per box
 };
 inline void prefetch_tma_descriptor(const CUtensorMap&) {}
-inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int at2, uint32_t barrier) {
+inline void load_box(uint32_t to, const CUtensorMap& map, int position0, int position1, int position2, uint32_t barrier) {
   if (to % 1024) fail("a box that is not aligned");
-  there(to);
+  require_running_cta(to);
   auto now = [=, &map] {
     for (int row = 0; row < map.rows; ++row)
       for (int col = 0; col < 64; col += 8) {   // 16 bytes at a time
-        const int64_t at[3] = {at0 + col, at1 + row, at2};
+        const int64_t position[3] = {position0 + col, position1 + row, position2};
         // Elements `begin` to `end` - 1 of these eight elements exist. All other elements become zeros.
-        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));
-        for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
+        int64_t offset = 0, begin = max(-position[0], int64_t(0)), end = min(map.size[0] - position[0], int64_t(8));
+        for (int d = 0; d < 3; ++d) offset += position[d] * map.stride[d];
         for (int d = 1; d < 3; ++d)
-          if (at[d] < 0 || at[d] >= map.size[d]) end = 0;
+          if (position[d] < 0 || position[d] >= map.size[d]) end = 0;
         uint16_t elements[8] = {};
         if (begin < end) std::memcpy(elements + begin, map.data + offset + begin, 2 * (end - begin));
         std::memcpy(at_address(swizzled_address(to + 128 * row + 2 * col)), elements, 16);
@@ -732,29 +733,31 @@ inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int 
     now();
 }
 namespace ptx {
-inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier) {
-  load_box(shared_address(to), *map, at[0], at[1], at[2], shared_address(barrier));
+inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&position)[3], uint64_t* barrier) {
+  load_box(shared_address(to), *map, position[0], position[1], position[2], shared_address(barrier));
 }
-inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier, uint16_t ctas) {
+inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&position)[3], uint64_t* barrier,
+                                 uint16_t ctas) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   for (int rank = 0; ctas >> rank; ++rank)
     if (ctas >> rank & 1)
-      load_box(address_in_peer(shared_address(to), rank), *map, at[0], at[1], at[2], address_in_peer(shared_address(barrier), rank));
+      load_box(address_in_peer(shared_address(to), rank), *map, position[0], position[1], position[2],
+               address_in_peer(shared_address(barrier), rank));
 }
 }  // namespace ptx
 
 template <bool kTransposed>
-void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
+void stmatrix_x4(uint32_t address, const uint32_t (&w)[4]) {
   const int lane = current->x % 32;
   auto& brought = warp().brought[warp().meeting.turn % 2];
-  brought[lane][0] = at;
+  brought[lane][0] = address;
   std::memcpy(brought[lane] + 1, w, sizeof(w));
   meet(warp().meeting, 32);
   no_conflict(brought, lane / 8 * 8, 8, 16);
   for (int e = 0; e < 8; ++e) {   // e: index of an element in row (if kTransposed, column) lane % 8 of matrix lane / 8
     const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
     const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
-    std::memcpy(at_address(at) + 2 * e, &element, 2);
+    std::memcpy(at_address(address) + 2 * e, &element, 2);
   }
 }
 
@@ -789,16 +792,16 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
   const bool known = std::exchange(found.from, from) == from;
   if (std::exchange(found.time, multiplying) == multiplying && known && multiplying) return found.numbers;
   for (int span = 0; span < kSpans; ++span) {
-    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = swizzled_address(begin) & ~31u;
-    const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + at);
+    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), offset = swizzled_address(begin) & ~31u;
+    const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + offset);
     uint64_t other = !known;
     for (int u = 0; u < kSpan / 8; ++u) other |= bytes[u] ^ found.bytes[span][u];
     if (!other) continue;
     std::memcpy(found.bytes[span], bytes, kSpan);
     for (int u = 0; u < kSpan; u += 2) {
-      const uint32_t place = swizzled_address(at + u) - begin;   // the element's byte offset in its span, without the swizzle
+      const uint32_t place = swizzled_address(offset + u) - begin;   // the element's byte offset in its span, without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
-      found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
+      found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + offset + u)];
     }
   }
   return found.numbers;
@@ -818,8 +821,8 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
     for (int r = 0; r < 2; ++r)
       for (int k = 0; k < 16; ++k) {
         const int line = warp * 16 + r * 8 + g;
-        const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
-        rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
+        const uint32_t address = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
+        rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(address))];
       }
     Four all[kN / 8];   // the sums in rows g and g + 8 and in the thread's columns
     auto* const one_by_one = reinterpret_cast<double*>(all);
@@ -846,14 +849,14 @@ inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 // tiles have been taken. Tiles are numbered from 0. So clusters see the report after tile 1 is taken and before tile 2 is taken.
 const unsigned long long *late_report = nullptr, *taken = nullptr;
 template <typename T>
-T load_relaxed(const T* at) {
+T load_relaxed(const T* word) {
   static int times = 0;   // the number of reads since the last event
   static int64_t at_event = 0;
   if (std::exchange(at_event, events) != events) times = 0;
   if (++times > 3000000) fail("a thread waits in a loop for a word that no other thread writes");
-  return static_cast<const void*>(at) == late_report && *taken != 2 ? 0 : *at;
+  return static_cast<const void*>(word) == late_report && *taken != 2 ? 0 : *word;
 }
-inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
+inline int atomicAdd(int* word, int value) { return std::exchange(*word, *word + value); }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 template <typename T>
 T __ldcg(const T* from) {
@@ -870,7 +873,7 @@ inline uint32_t __ballot_sync(uint32_t, bool vote) {
 inline bool __all_sync(uint32_t, bool vote) { return __ballot_sync(0xFFFFFFFFu, vote) == 0xFFFFFFFFu; }
 inline void bring(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a bulk copy that is not aligned");
-  there(to);
+  require_running_cta(to);
   auto now = [=] {
     std::memcpy(at_address(to), from, bytes);
     reinterpret_cast<Barrier*>(at_address(barrier))->change(-static_cast<int>(bytes), 0);
@@ -891,11 +894,11 @@ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 // ---- Running clusters, one after the other.
 
 std::function<void()> body;
-int left;   // the number of threads of the cluster that have not ended
+int cluster_unfinished_threads;   // the number of threads of the cluster that have not ended
 void thread_main() {
   body();
-  current->done = true, --current->block->left;
-  --left ? switch_to_next() : switch_context(current->context, all_are_done);
+  current->done = true, --current->block->unfinished_threads;
+  --cluster_unfinished_threads ? switch_to_next() : switch_context(current->context, all_are_done);
 }
 struct Nothing {};   // stands for the dynamic shared memory of a kernel that has none
 template <typename Memory>
@@ -907,29 +910,29 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
   static size_t stacks_size = 0;
   static std::unique_ptr<char[]> stacks;
   if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
-  Cluster here = {number, size};
+  Cluster new_cluster = {number, size};
   memory_begin = begin;
   constexpr size_t kBytes = (sizeof(Memory) + kVariableBytes + 1023) / 1024 * 1024;
   std::vector<unsigned char> memory(size * kBytes + 1024, 0xFF);   // bytes of 0xFF are NaN as floats
-  here.blocks.resize(size);
+  new_cluster.blocks.resize(size);
   unsigned char* next = memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024;
   for (int rank = 0; rank < size; ++rank) {
-    here.blocks[rank].rank = rank, here.blocks[rank].memory = next, next += kBytes;
-    here.blocks[rank].bytes = kBytes, here.blocks[rank].taken = sizeof(Memory);
-    here.blocks[rank].warps.resize(block_threads / 32), here.blocks[rank].teams.resize(16);
-    if (prepare) prepare(*reinterpret_cast<Memory*>(here.blocks[rank].memory));
+    new_cluster.blocks[rank].rank = rank, new_cluster.blocks[rank].memory = next, next += kBytes;
+    new_cluster.blocks[rank].bytes = kBytes, new_cluster.blocks[rank].taken = sizeof(Memory);
+    new_cluster.blocks[rank].warps.resize(block_threads / 32), new_cluster.blocks[rank].teams.resize(16);
+    if (prepare) prepare(*reinterpret_cast<Memory*>(new_cluster.blocks[rank].memory));
   }
-  cluster = &here;
+  cluster = &new_cluster;
   std::vector<Thread> threads(size * block_threads);
   for (int t = 0; t < size * block_threads; ++t) {
     Thread& thread = threads[t];
-    thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
-    ++thread.block->left;
+    thread.block = &new_cluster.blocks[t / block_threads], thread.x = t % block_threads;
+    ++thread.block->unfinished_threads;
     make_context(thread.context, &stacks[t * stack_size], stack_size, thread_main);
     thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
   }
-  left = size * block_threads, ++events;
-  current = &threads[late ? left - 1 : 0];
+  cluster_unfinished_threads = size * block_threads, ++events;
+  current = &threads[late ? cluster_unfinished_threads - 1 : 0];
   switch_context(all_are_done, current->context);
 }
 
@@ -1088,36 +1091,38 @@ int run_product(char** arguments, const Compute& compute) {
   Matrix<T>& y = c_mask == kSymmetric || one ? x : another;
   Matrix<T> c(m, n, true, a[10], batches);
   if (kind == 7)   // an element outside the mask must make a sum wrong; it must not make a NaN, which the exact path would repair
-    for (Matrix<T>* of : {&x, &another})
-      for (T& element : of->memory) element = 1000.0f;
+    for (Matrix<T>* operand : {&x, &another})
+      for (T& element : operand->memory) element = 1000.0f;
   uint64_t state = 1;
   auto uniform = [&] { return static_cast<double>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 11) * 0x1p-53; };
   auto has = [](int mask, int row, int col) { return mask == kLower ? row >= col : mask != kUpper || row <= col; };
-  for (Matrix<T>* of : {&x, &another})
+  for (Matrix<T>* operand : {&x, &another})
     for (int batch = 0; batch < batches; ++batch)
-      for (int row = 0; row < of->rows; ++row)
-        for (int col = 0; col < of->cols; ++col)
-          if (has(of == &x ? x_mask : y_mask, row, col) || (one && has(y_mask, row, col))) {
+      for (int row = 0; row < operand->rows; ++row)
+        for (int col = 0; col < operand->cols; ++col)
+          if (has(operand == &x ? x_mask : y_mask, row, col) || (one && has(y_mask, row, col))) {
             double v = 2 * uniform() - 1;
-            if (kind == 1) v *= of == &x ? 1e30 : 1e4;
-            if (kind == 2) v *= of == &x ? 1e36 : 1e-36;
-            if (kind == 3) v *= of == &x ? 1e-42 : 1e30;
+            if (kind == 1) v *= operand == &x ? 1e30 : 1e4;
+            if (kind == 2) v *= operand == &x ? 1e36 : 1e-36;
+            if (kind == 3) v *= operand == &x ? 1e-42 : 1e30;
             if (kind == 5) {   // from 1 to 2, with a period of 64 in k
-              const bool down = of == &x ? contraction == kTN : contraction != kNT;   // whether k counts rows
+              const bool down = operand == &x ? contraction == kTN : contraction != kNT;   // whether k counts rows
               const int earlier_row = down ? row - 64 : row, earlier_col = down ? col : col - 64;
-              v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : double(of->at(batch, earlier_row, earlier_col));
+              v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : double(operand->at(batch, earlier_row, earlier_col));
             }
             if (kind == 9) {   // one of 16 terms is large, and tensor cores cut bits off the other 15 terms
-              const int at = ((of == &x ? contraction == kTN : contraction != kNT) ? row : col) % 16;
-              const double small = (2 - 0x1p-10) * (of == &x ? 0x1p-12 : at >= 4 && at % 4 == 3 ? 0x1p-14 : 0x1p-13);
-              v = at ? small : 1 + 0x1p-11 - 0x1p-23;
+              const int term = ((operand == &x ? contraction == kTN : contraction != kNT) ? row : col) % 16;
+              const double small = (2 - 0x1p-10) * (operand == &x ? 0x1p-12 : term >= 4 && term % 4 == 3 ? 0x1p-14 : 0x1p-13);
+              v = term ? small : 1 + 0x1p-11 - 0x1p-23;
             }
-            of->at(batch, row, col) = static_cast<float>(v);
+            operand->at(batch, row, col) = static_cast<float>(v);
           }
-  Matrix<T>& of = late ? y : x;   // the matrix that gets the Inf of kind 4 or 8
+  Matrix<T>& inf_matrix = late ? y : x;   // the matrix that gets the Inf of kind 4 or 8
   const bool upper = (late ? y_mask : x_mask) == kUpper;
-  if (kind == 4) of.at(0, of.rows - 1, upper ? of.cols - 1 : 0) = INFINITY;
-  if (kind == 8) (upper ? of.at(0, of.rows / 2 + 8, of.cols - 34) : of.at(0, of.rows - 34, of.cols / 2 + 8)) = INFINITY;
+  if (kind == 4) inf_matrix.at(0, inf_matrix.rows - 1, upper ? inf_matrix.cols - 1 : 0) = INFINITY;
+  if (kind == 8)
+    (upper ? inf_matrix.at(0, inf_matrix.rows / 2 + 8, inf_matrix.cols - 34)
+           : inf_matrix.at(0, inf_matrix.rows - 34, inf_matrix.cols / 2 + 8)) = INFINITY;
   for (int batch = 0; kind == 6 && batch < batches; ++batch)
     for (int row = 0; row < x.rows; ++row) x.at(batch, row, min(row, x.cols - 1)) = INFINITY;
 
@@ -1156,8 +1161,8 @@ int run_product(char** arguments, const Compute& compute) {
         if (!has(x_mask, x_row, x_col)) continue;
         const double x_wide = x.at(batch, x_row, x_col);
         int from = 0, to = n;   // the columns of C that have this term
-        auto clip = [&](int mask, bool up_to, int at) {
-          if (mask == kLower || mask == kUpper) up_to == (mask == kLower) ? to = min(to, at + 1) : from = max(from, at);
+        auto clip = [&](int mask, bool up_to, int index) {
+          if (mask == kLower || mask == kUpper) up_to == (mask == kLower) ? to = min(to, index + 1) : from = max(from, index);
         };
         clip(y_mask, contraction != kNT, i), clip(c_mask, true, row);
         add_terms(x_wide, &y_wide[static_cast<size_t>(i) * n], exact.data(), magnitude.data(), from, to);
@@ -1195,6 +1200,6 @@ def instances(model, *names):
     launcher's template."""
     beginnings = tuple(f"void {name}" for name in names)
     strings = dict.fromkeys(string for _, part in model._CUDA_PARTS for string in part)
-    found = [string for string in strings if string.startswith(beginnings)]
-    assert found, f"no part has {names}"
-    return found
+    functions = [string for string in strings if string.startswith(beginnings)]
+    assert functions, f"no part has {names}"
+    return functions

@@ -32,11 +32,11 @@ def marked(name):
     `// [end NAME]` in C++, and `# [begin NAME]` and `# [end NAME]` in Python."""
     begin, end = (rf"^ *(?://|#) \[{which} {re.escape(name)}\]\n" for which in ("begin", "end"))
     text = SOURCE.read_text()
-    found = [len(re.findall(line, text, re.MULTILINE)) for line in (begin, end)]
+    counts = [len(re.findall(line, text, re.MULTILINE)) for line in (begin, end)]
     part = re.search(rf"{begin}(.*?){end}", text, re.MULTILINE | re.DOTALL)
-    assert found == [1, 1] and part, (
+    assert counts == [1, 1] and part, (
         f"{SOURCE.name} needs one comment '[begin {name}]' and, below it, one comment '[end {name}]';"
-        f" it has {found[0]} and {found[1]} such lines"
+        f" it has {counts[0]} and {counts[1]} such lines"
     )
     return part[1]
 
@@ -143,9 +143,9 @@ def module(name, folder="benchmarks"):
 def execute(text=None):
     """Executes the text of model_new.py, or the given text, in an empty dict, and returns the dict. KernelBench executes a file in the same
     way, so the file must not even need __name__."""
-    room = {}
-    exec(compile(SOURCE.read_text() if text is None else text, "<model_new>", "exec"), room)
-    return room
+    namespace = {}
+    exec(compile(SOURCE.read_text() if text is None else text, "<model_new>", "exec"), namespace)
+    return namespace
 
 
 def product(X, Y, contraction, structure):
@@ -245,9 +245,9 @@ LAYOUTS = {
 
 
 def surrounded(V, rows, cols):
-    room = V.new_full((*V.shape[:-2], 3 * V.shape[-2] + 4, 3 * V.shape[-1] + 4), math.nan)
-    room[..., rows, cols] = V
-    return room[..., rows, cols]
+    storage = V.new_full((*V.shape[:-2], 3 * V.shape[-2] + 4, 3 * V.shape[-1] + 4), math.nan)
+    storage[..., rows, cols] = V
+    return storage[..., rows, cols]
 
 
 class Way(NamedTuple):
@@ -267,17 +267,17 @@ def laid_out(V, by_columns, padded):
     NaN."""
     W = V.mT if by_columns else V
     line = 16 // V.element_size()
-    room = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
-    room = room[..., : W.shape[-1]].copy_(W)
-    return room.mT if by_columns else room
+    storage = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
+    storage = storage[..., : W.shape[-1]].copy_(W)
+    return storage.mT if by_columns else storage
 
 
 def poison_memory(like, count):
     """On a GPU, fills `count` tensors of the size of `like` with NaN and frees them. torch's allocator then uses their memory for the next
     `count` tensors of this size."""
     if like.is_cuda:
-        room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
-        del room
+        tensors = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
+        del tensors
 
 
 # ---- Truth and bounds. -----------------------------------------------------------------------------------------------
@@ -335,11 +335,11 @@ def assert_within(C, exact, bound, what="C"):
     worst = int(excess.argmax())
     if excess.flatten()[worst] <= 1:
         return
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), C.shape))
-    bound_there = float(bound.flatten()[worst])
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), C.shape))
+    worst_bound = float(bound.flatten()[worst])
     pytest.fail(
-        f"{what}: {int((excess > 1).sum())} of {C.numel()} elements are wrong. The worst, {list(at)}, is {C.flatten()[worst].item():.9g};"
-        f" the float64 product is {exact.flatten()[worst].item():.9g}; error {error.flatten()[worst].item():.3g}, bound {bound_there:.3g}",
+        f"{what}: {int((excess > 1).sum())} of {C.numel()} elements are wrong. The worst, {list(index)}, is {C.flatten()[worst].item():.9g}"
+        f"; the float64 product is {exact.flatten()[worst].item():.9g}; error {error.flatten()[worst].item():.3g}, bound {worst_bound:.3g}",
         pytrace=False,
     )
 
@@ -368,18 +368,18 @@ def assert_gradients(gradients, function, A, B, G, what=""):
     """Asserts that the gradients (dA, dB) of a function in FUNCTIONS are within the contract's bound. G is the gradient of its result."""
     contraction, structure = FUNCTIONS[function]
     formulas = {NN: ((G, B, NT), (A, G, TN)), TN: ((B, G, NT), (A, G, NN))}[contraction]
-    for name, gradient, (X, Y, of) in zip(("dA", "dB"), gradients, formulas, strict=True):
-        exact, magnitude = truth(X, Y, of, structure)
+    for name, gradient, (X, Y, gradient_contraction) in zip(("dA", "dB"), gradients, formulas, strict=True):
+        exact, magnitude = truth(X, Y, gradient_contraction, structure)
         assert gradient.dtype == X.dtype
-        assert_within(gradient, exact, bound_for(X, Y, of, structure, exact, magnitude), name + what)
+        assert_within(gradient, exact, bound_for(X, Y, gradient_contraction, structure, exact, magnitude), name + what)
 
 
 def assert_inverse(X, L, unit, what="the inverse"):
     """Asserts that X is the inverse of the lower triangle of L, within the judge's bound. If `unit` is true, L counts as having ones on its
     diagonal."""
-    one = torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
-    wide = L.detach().double().tril(-1) + one if unit else L.detach().double().tril()
-    exact, low, magnitude = inverse_of(wide, None)
+    identity = torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
+    matrix = L.detach().double().tril(-1) + identity if unit else L.detach().double().tril()
+    exact, low, magnitude = inverse_of(matrix, None)
     exact = exact + low
     assert_within(X, exact, elementwise_bound(X.dtype, L.shape[-1], exact, magnitude, inverse=True), what)
 
@@ -389,9 +389,10 @@ def assert_bitwise(C, expected, what="C"):
     assert C.shape == expected.shape and C.dtype == expected.dtype, f"{what}: {C.dtype} {tuple(C.shape)}, expected {expected.dtype}"
     differ = bits(C) != bits(expected)
     if bool(differ.any()):
-        at = tuple(differ.nonzero()[0].tolist())
+        index = tuple(differ.nonzero()[0].tolist())
         pytest.fail(
-            f"{what}: {int(differ.sum())} elements differ in bits, the first {list(at)}: {C[at].item()!r} and {expected[at].item()!r}",
+            f"{what}: {int(differ.sum())} elements differ in bits, the first {list(index)}:"
+            f" {C[index].item()!r} and {expected[index].item()!r}",
             pytrace=False,
         )
 
@@ -403,9 +404,9 @@ def expected_with_specials(X, Y, contraction, structure):
     itself, and only to elements for which both factors lie inside their masks. One matrix product, with zeros for unread elements, adds
     all other k. That takes a hundredth of the time of adding every k by itself.
     """
-    *of, c = masks(structure)
-    has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), of, strict=True))
-    X, Y = (read_part(T.detach().double(), mask) for T, mask in zip((X, Y), of, strict=True))
+    *operand_masks, c = masks(structure)
+    has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), operand_masks, strict=True))
+    X, Y = (read_part(T.detach().double(), mask) for T, mask in zip((X, Y), operand_masks, strict=True))
     if contraction == TN:
         X, has_x = X.mT, has_x.mT
     if contraction == NT:
@@ -428,10 +429,10 @@ def assert_same_specials(C, exact, what="C"):
     for name, test in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         differ = test(C) != test(exact)
         if bool(differ.any()):
-            at = tuple(differ.nonzero()[0].tolist())
+            index = tuple(differ.nonzero()[0].tolist())
             pytest.fail(
-                f"{what}: {name} is wrongly there or missing in {int(differ.sum())} elements, the first {list(at)}:"
-                f" {C[at].item()!r}, but the sum over k is {exact[at].item()!r}",
+                f"{what}: {name} is wrongly there or missing in {int(differ.sum())} elements, the first {list(index)}:"
+                f" {C[index].item()!r}, but the sum over k is {exact[index].item()!r}",
                 pytrace=False,
             )
 
@@ -455,7 +456,7 @@ def constant(section, name, **known):
             expression = re.sub(r"(.+) \? (.+) : (.+)", r"(\2) if (\1) else (\3)", found[1].replace("/", "//").replace("&&", "and"))
             for unknown, value in known.items():
                 expression = expression.replace(unknown, str(int(value)))
-            return int(eval(re.sub(r"\bk[A-Z]\w*", lambda of: str(constant(section, of[0], **known)), expression), {}))
+            return int(eval(re.sub(r"\bk[A-Z]\w*", lambda match: str(constant(section, match[0], **known)), expression), {}))
     raise LookupError(f"the CUDA source of {SOURCE.name} has no integer constant {name}, in {section} or elsewhere")
 
 
@@ -472,7 +473,7 @@ class Cut(NamedTuple):
 
 def classes(cut):
     """Returns residues N mod edge that cut the last tile and its k-blocks in different ways. The edge itself stands for the residue 0."""
-    inside = {at + more for at in range(0, cut.edge, cut.block) for more in (0, 1)}
+    inside = {boundary + offset for boundary in range(0, cut.edge, cut.block) for offset in (0, 1)}
     return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
 
 
@@ -551,28 +552,30 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
 HOST_FLAGS = ["-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-march=native", "-ffp-contract=off"]
 
 
-def host_program(room, name, parts, optimise="-O1"):
-    """Compiles the parts into one program in the folder `room`. Returns run(*arguments), which runs the program and returns what the
+def host_program(folder, name, parts, optimise="-O1"):
+    """Compiles the parts into one program in `folder`. Returns run(*arguments), which runs the program and returns what the
     program printed. run() fails the test with that text, unless the exit status is 0 and the text contains "all holds".
 
     `optimise` is an option of the compiler. -O1 makes the total time of compiling and running the shortest. -Og is for programs that are
     large and run briefly. -pthread is for programs with threads of the operating system.
     """
-    (room / f"{name}.cpp").write_text("\n".join(parts))
-    call = functools.partial(subprocess.run, capture_output=True, text=True, cwd=room)
-    built = call([COMPILER, *HOST_FLAGS, optimise, "-c", f"{name}.cpp"])
+    (folder / f"{name}.cpp").write_text("\n".join(parts))
+    call = functools.partial(subprocess.run, capture_output=True, text=True, cwd=folder)
+    build = call([COMPILER, *HOST_FLAGS, optimise, "-c", f"{name}.cpp"])
     # The program is linked statically if the static libraries are installed. Some programs run a thousand times, and a static program
     # starts in a third of the time. With -pthread a program is always linked dynamically.
-    for static in [] if built.returncode else [["-static"], []][optimise == "-pthread" :]:
-        built = call([COMPILER, *static, optimise, "-o", name, f"{name}.o"])
-        if built.returncode == 0:
+    for static in [] if build.returncode else [["-static"], []][optimise == "-pthread" :]:
+        build = call([COMPILER, *static, optimise, "-o", name, f"{name}.o"])
+        if build.returncode == 0:
             break
-    assert built.returncode == 0, f"the {name} of model_new.py does not compile on the host:\n" + textwrap.shorten(built.stderr, 4000)
+    assert build.returncode == 0, f"the {name} of model_new.py does not compile on the host:\n" + textwrap.shorten(build.stderr, 4000)
 
     def run(*arguments):
-        done = subprocess.run([room / name, *map(str, arguments)], capture_output=True, text=True)
-        if done.returncode != 0 or "all holds" not in done.stdout:
-            pytest.fail(f"{' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stdout}{done.stderr}", pytrace=False)
-        return done.stdout
+        process = subprocess.run([folder / name, *map(str, arguments)], capture_output=True, text=True)
+        if process.returncode != 0 or "all holds" not in process.stdout:
+            pytest.fail(
+                f"{' '.join(map(str, arguments))}: exit status {process.returncode}: {process.stdout}{process.stderr}", pytrace=False
+            )
+        return process.stdout
 
     return run
