@@ -57,10 +57,10 @@ def end_with_status_2(kind, error, trace):
 if __name__ == "__main__":
     sys.excepthook = end_with_status_2
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)  # Python omits this folder where PYTHONSAFEPATH is set
-if __name__ == "__main__" and not os.path.isdir(os.path.join(HERE, "judge")):
-    print(f"check.py: the folder judge/ is missing in {HERE}; copy it there too, check.py needs it", file=sys.stderr)
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, FOLDER)  # Python omits this folder where PYTHONSAFEPATH is set
+if __name__ == "__main__" and not os.path.isdir(os.path.join(FOLDER, "judge")):
+    print(f"check.py: the folder judge/ is missing in {FOLDER}; copy it there too, check.py needs it", file=sys.stderr)
     sys.exit(2)
 
 from judge.sandbox import EXHAUSTED, LEFT_OPEN, Sandbox  # noqa: E402
@@ -220,10 +220,10 @@ def describe(error):
     A PermissionError also tells where files can be written.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
-    told = f"{type(error).__name__}: {error}"
+    description = f"{type(error).__name__}: {error}"
     if isinstance(error, PermissionError):
-        told += "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone"
-    return told + (f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else "")
+        description += "; files can be written in HOME, TMPDIR, TORCH_EXTENSIONS_DIR and /dev/shm alone"
+    return description + (f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else "")
 
 
 def is_exhausted(error, cuda):
@@ -298,10 +298,10 @@ class Child:
         self.wake_tensor = torch.ones(8, 8, device=self.device, requires_grad=True)
         torch.get_device_module(self.device).set_device(self.device)
         self.slab = Slab(self.device, size, handle)
-        # `before` has the settings at the end of the last prepare(). It is None until the first prepare() after
-        # construct(). `grad_mode_changes` lists the changes of the gradient mode that the calls since the last
+        # `prepared_settings` has the settings at the end of the last prepare(). It is None until the first prepare()
+        # after construct(). `grad_mode_changes` lists the changes of the gradient mode that the calls since the last
         # prepare() have left.
-        self.before, self.grad_mode_changes = None, []
+        self.prepared_settings, self.grad_mode_changes = None, []
         # `blocks` is memory from torch's allocator. `in_blocks` holds the inputs that lie in these blocks, and
         # `in_slab` holds the inputs that lie in the slab.
         self.blocks, self.in_blocks, self.in_slab = {}, {}, {}
@@ -317,19 +317,19 @@ class Child:
         step.
         """
         key = leaf, dtype, *shape, copy, slot if offset is None else offset
-        kept = self.in_blocks if offset is None else self.in_slab
-        if key in kept:
-            torch.autograd.graph.increment_version(kept[key])
-            return kept[key]
+        inputs = self.in_blocks if offset is None else self.in_slab
+        if key in inputs:
+            torch.autograd.graph.increment_version(inputs[key])
+            return inputs[key]
         if offset is None:
-            block = slot, dtype, *shape
-            if block not in self.blocks:
-                self.blocks[block] = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
-            X = self.blocks[block].data
+            block_key = slot, dtype, *shape
+            if block_key not in self.blocks:
+                self.blocks[block_key] = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+            X = self.blocks[block_key].data
         else:
             X = self.slab.tensor(getattr(torch, dtype), shape, offset)
-        kept[key] = torch.nn.Parameter(X) if leaf else X
-        return kept[key]
+        inputs[key] = torch.nn.Parameter(X) if leaf else X
+        return inputs[key]
 
     def forget(self, calls):
         """Drops memory blocks that the inputs of these calls do not use, and the tensors in these blocks.
@@ -399,15 +399,15 @@ class Child:
     def load(self, path, text, classes, tf32):
         """Executes the file and looks for the first of these classes that it defines."""
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        before = settings(self.cuda)
+        settings_before = settings(self.cuda)
         self.execute(path, text)
         if self.is_reference:
             # The judge has already opened this process's memory. From now on, no process without capabilities can
             # open it.
             Sandbox.close_memory()
-        found = next((name for name in classes if name in vars(self.module)), None)
-        self.make = vars(self.module).get(found)
-        return {"class": found, "changed": changes(before, settings(self.cuda))}
+        class_name = next((name for name in classes if name in vars(self.module)), None)
+        self.make = vars(self.module).get(class_name)
+        return {"class": class_name, "changed": changes(settings_before, settings(self.cuda))}
 
     def construct(self, seed, skeleton=None, tensors=(), state=None):
         """Constructs the module of the file.
@@ -418,29 +418,29 @@ class Child:
         arguments. It reads their tensors, and the tensors of `state`, from the slab.
         """
         self.player.reset()
-        before = settings(self.cuda)
+        settings_before = settings(self.cuda)
         if self.is_reference:
             seed_all(seed)
-            given, skeleton = split(list(getattr(self.module, "get_init_inputs", list)()))
-            kept = [X.clone() for X in given]
+            argument_tensors, skeleton = split(list(getattr(self.module, "get_init_inputs", list)()))
+            copies = [X.clone() for X in argument_tensors]
         else:
-            given = []
+            argument_tensors = []
             for shape, offset, _, _, dtype in tensors:
-                given.append(self.slab.view(getattr(torch, dtype), shape, offset).clone())
+                argument_tensors.append(self.slab.view(getattr(torch, dtype), shape, offset).clone())
         views = {name: self.slab.view(getattr(torch, place[-1]), *place[:2]) for name, place in (state or {}).items()}
-        told = self.player.construct(self.make, join(skeleton, given), seed, state and views)
+        answer = self.player.construct(self.make, join(skeleton, argument_tensors), seed, state and views)
         self.player.reset()
-        self.before, told["changed"] = None, changes(before, settings(self.cuda))
+        self.prepared_settings, answer["changed"] = None, changes(settings_before, settings(self.cuda))
         self.generators = Generators()
         if self.is_reference:
-            own = self.player.state()
-            sent = self.send([*kept, *own.values()])
-            told |= {
+            module_state = self.player.state()
+            tensor_descriptions = self.send([*copies, *module_state.values()])
+            answer |= {
                 "skeleton": skeleton,
-                "tensors": sent[: len(kept)],
-                "state": dict(zip(own, sent[len(kept) :], strict=True)),
+                "tensors": tensor_descriptions[: len(copies)],
+                "state": dict(zip(module_state, tensor_descriptions[len(copies) :], strict=True)),
             }
-        return told
+        return answer
 
     def draw(self, seed):
         """Calls the reference's get_inputs() and sends the inputs that it returns."""
@@ -448,17 +448,17 @@ class Child:
         return {"skeleton": skeleton, "tensors": self.send(tensors)}
 
     def study(self):
-        told = self.player.study()
+        answer = self.player.study()
         self.release()
-        return told
+        return answer
 
     def settings_left_changed(self):
         """Returns the settings that the calls since the last prepare() have left changed."""
         changed = self.grad_mode_changes + ([] if self.player.seeds_itself else self.generators.changes())
         self.grad_mode_changes = []
         self.player.reset()
-        if self.before is not None:
-            changed += changes(self.before, settings(self.cuda))
+        if self.prepared_settings is not None:
+            changed += changes(self.prepared_settings, settings(self.cuda))
         return {"changed": changed}
 
     def prepare(self, calls, timed, training, deterministic, inference):
@@ -469,7 +469,7 @@ class Child:
         are detected.
         """
         changed = self.settings_left_changed()["changed"]
-        self.requested, self.timed, self.answers, self.parts, self.sent, own = calls, timed, [], [], [], {}
+        self.requested, self.timed, self.answers, self.parts, self.sent, bases = calls, timed, [], [], [], {}
         self.forget(calls)
         self.release()
         self.player.prepare(calls, self.operand, timed, training, inference)
@@ -477,28 +477,28 @@ class Child:
         for call, operands in zip(calls, self.operands, strict=True):
             for X, (_, offset, slot, _, _) in zip(operands, call["inputs"], strict=True):
                 if offset is None:
-                    own[slot] = self.slab.gpu.export(X.data_ptr()) if self.cuda and X.numel() else (X.data_ptr(), 0)
+                    bases[slot] = self.slab.gpu.export(X.data_ptr()) if self.cuda and X.numel() else (X.data_ptr(), 0)
         self.traits = [[self.player.traits(X) for X in operands] for operands in self.operands]
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(calls) + 1)]
         if self.cuda:
-            filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
-            expected = [each for call in calls for each in call["expected"] or ()]
+            make_filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
+            expected = [kind for call in calls for kind in call["expected"] or ()]
             sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
             largest = max(sizes, default=0)
             # The solution may allocate workspaces and small tensors too. So blocks of other sizes are also filled: a
             # little more than the largest result, powers of two, and twice the largest result if memory allows it.
             sizes += [largest * 9 // 8, *[1 << p for p in range(9, 21)] * 2]
             sizes += [] if is_scarce(self.device) else [2 * largest]
-            blocks = [filled((size,)) for size in sizes]
+            blocks = [make_filled((size,)) for size in sizes]
             for segment in torch.cuda.memory_snapshot():
-                blocks += [filled((b["size"],)) for b in segment["blocks"] if b["state"] == "inactive"]
+                blocks += [make_filled((b["size"],)) for b in segment["blocks"] if b["state"] == "inactive"]
         else:
             # On a CPU, freed memory often comes back from the system as zeros, so filling it has no effect. Instead, a
             # random half of the untimed requests uses torch's deterministic mode, which fills new memory with NaN.
             torch._C._set_deterministic_algorithms(deterministic, warn_only=True)
         self.player.reset()
-        self.before = settings(self.cuda)
-        return {"own": own, "changed": changed}
+        self.prepared_settings = settings(self.cuda)
+        return {"own": bases, "changed": changed}
 
     def calls(self):
         """Runs the calls and returns where their results lie. A GPU may still be computing them."""
@@ -535,9 +535,9 @@ class Child:
         """
         kinds = self.requested[number]["expected"]
         try:
-            named = self.parts[number][1]
-            names = named if kinds is None else [name for name, _, _ in kinds]
-            return {"results": [self.locate(named[name]) for name in names]}
+            results = self.parts[number][1]
+            names = results if kinds is None else [name for name, _, _ in kinds]
+            return {"results": [self.locate(results[name]) for name in names]}
         except BaseException:
             return {}
 
@@ -560,36 +560,36 @@ class Child:
         if isinstance(answer, BaseException):
             who = "reference" if self.is_reference else "solution"
             return {"wrong": f"the {who} raises {describe(answer)}", "missing": what_is_missing(answer, self.device)}
-        for X, before in zip(operands, self.traits[number], strict=True):
-            now = self.player.traits(X)
-            if changed := [what for what, value in before.items() if now[what] != value]:
+        for X, traits_before in zip(operands, self.traits[number], strict=True):
+            traits_now = self.player.traits(X)
+            if changed := [trait for trait, value in traits_before.items() if traits_now[trait] != value]:
                 return {"wrong": f"an input is not what it was, whatever its values are: its {', its '.join(changed)}"}
         if isinstance(self.parts[number], BaseException):
             return {"wrong": f"the result is of no kind that can be compared: {self.parts[number]}"}
-        outline, named = self.parts[number]
-        if named is None:
+        outline, results = self.parts[number]
+        if results is None:
             return {"none": True}
         kinds = call["expected"]
         # `kinds` is None if the judge does not know the names, dtypes and shapes of the results yet. It learns them
         # from the reference's answer.
         if kinds is None:
-            kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in named.items()]
+            kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in results.items()]
         elif outline != call["outline"]:
             return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
         # The reference may return an input, or a tensor that its module keeps. `aliases` lists such results, because
         # the judge must not overwrite their memory.
         owners, aliases = [*operands, *self.player.kept()], []
         for name, dtype, shape in kinds:
-            X = named.get(name)
+            X = results.get(name)
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
             if X.is_floating_point() and X.dtype.itemsize == 1:
                 return {"wrong": f"{name}'s dtype is {X.dtype}, which the judge cannot compare"}
             found = {"shape": list(X.shape), "dtype": str(X.dtype), "device": X.device, "layout": X.layout}
             wanted = {"shape": shape, "dtype": f"torch.{dtype}", "device": self.device, "layout": torch.strided}
-            for what, is_what in found.items():
-                if is_what != wanted[what]:
-                    return {"wrong": f"{name}'s {what} is {is_what}, and should be {wanted[what]}"}
+            for trait, value in found.items():
+                if value != wanted[trait]:
+                    return {"wrong": f"{name}'s {trait} is {value}, and should be {wanted[trait]}"}
             if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in owners):
                 aliases.append(name)
                 if not self.is_reference and name not in call["aliases"]:
@@ -613,9 +613,9 @@ def serve(channel):
                 print(end="", flush=True)
                 ctypes.CDLL(None).fflush(None)
             except BaseException as error:  # this includes SystemExit
-                told = {"raises": describe(error), "missing": what_is_missing(error, child.device)}
-                told["exhausted"] = is_exhausted(error, child.cuda)
-                print(json.dumps(told), file=done)
+                answer = {"raises": describe(error), "missing": what_is_missing(error, child.device)}
+                answer["exhausted"] = is_exhausted(error, child.cuda)
+                print(json.dumps(answer), file=done)
             print(file=done, flush=True)
 
 
@@ -642,22 +642,22 @@ DOING = {
 }
 
 
-def tell(what):
+def tell(line):
     """Prints a line on standard error. A failure to write, such as a full disk, does not affect the verdict."""
     with contextlib.suppress(OSError):
-        print(what, file=sys.stderr)
+        print(line, file=sys.stderr)
 
 
-def printable(text, most=400):
-    """Shortens a text, and puts spaces in place of the characters that could control a terminal."""
-    return "".join(c if c.isprintable() else " " for c in str(text))[:most]
+def printable(text, max_length=400):
+    """Shortens a text to `max_length` characters, and replaces characters that could control a terminal by spaces."""
+    return "".join(c if c.isprintable() else " " for c in str(text))[:max_length]
 
 
 def cannot_be_judged(path, missing, error):
     """Returns the exception for a solution that needs something this machine lacks. Such a need is no wrong result."""
     name, missing, error = printable(path), printable(missing, 80), printable(error)
-    told = f"it could not be judged, because this machine does not have {missing}: it raises {error}"
-    return CannotRun(f"--solution {name}: {told}")
+    message = f"it could not be judged, because this machine does not have {missing}: it raises {error}"
+    return CannotRun(f"--solution {name}: {message}")
 
 
 def has_run_out(error):
@@ -687,11 +687,11 @@ class Contender(contextlib.ExitStack):
         self.who, self.path, self.slab, self.gpu, self.ends_by = who, path, slab, slab.gpu, ends_by
         self.relayed, self.printed = 0, b""
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
-        (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
-        streams = {"stdout": out, "stderr": err, "pass_fds": [other.fileno()] + ([] if slab.gpu else [slab.handle])}
-        self.process = sandbox.start(os.path.abspath(__file__), {"channel": other.fileno()}, text, **streams)
+        (self.channel, *self.prints), (peer, out, err) = zip(*pairs, strict=True)
+        streams = {"stdout": out, "stderr": err, "pass_fds": [peer.fileno()] + ([] if slab.gpu else [slab.handle])}
+        self.process = sandbox.start(os.path.abspath(__file__), {"channel": peer.fileno()}, text, **streams)
         self.callback(self.process.end)
-        other.close()  # the judge's end of the channel then reports when the child has ended
+        peer.close()  # the judge's end of the channel then reports when the child has ended
 
     def stop(self):
         """Stops the child, waits until it stands still, and passes on what it has printed."""
@@ -704,17 +704,17 @@ class Contender(contextlib.ExitStack):
 
         The measured times would prove nothing then.
         """
-        if told := self.process.change_of_schedule():
-            raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {told}")
+        if change := self.process.change_of_schedule():
+            raise CannotRun(f"another process has changed how the {self.who}'s process is scheduled: {change}")
 
-    def fault(self, what):
+    def fault(self, predicate):
         """Returns the exception for a fault of this contender.
 
         The exception is Wrong, which convicts the solution, if the child has begun to load the solution's file. It is
         CannotRun for the reference, and for the solution's child before that.
         """
-        told = f"the {self.who}{what}"
-        return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
+        message = f"the {self.who}{predicate}"
+        return Wrong("running", message) if self.judged else CannotRun(f"--{self.who} {self.path}: {message}")
 
     def ask(self, do, limit, **arguments):
         """Sends a request and returns the child's answer, which has to come within `limit` seconds.
@@ -722,7 +722,7 @@ class Contender(contextlib.ExitStack):
         The child runs until it has answered, and then gets the signal to stop. ask() also waits until the child stands
         still, except after "calls" on a GPU. The caller has to call stop() in that case.
         """
-        said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
+        data, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do not in ("start", "expose")
         if self.gpu and do != "calls":  # during "calls" a clock runs, and release() takes time
             self.gpu.release()
@@ -737,7 +737,7 @@ class Contender(contextlib.ExitStack):
             # not return.
             self.channel.settimeout(0)
             # A complete answer counts, even if the deadline passed while the judge itself was stopped.
-            while not said.endswith(b"\n\n"):
+            while not data.endswith(b"\n\n"):
                 keep_within(self.ends_by)
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
@@ -745,30 +745,30 @@ class Contender(contextlib.ExitStack):
                 ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""
                 with contextlib.suppress(OSError):  # a channel on which recv() fails counts as closed
                     piece = self.channel.recv(1 << 20) if self.channel in ready else b""
-                said += piece
-                if len(said) > ANSWER_BYTES:
+                data += piece
+                if len(data) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
                 # The child sends its answer before its GPU has finished, and then an empty line. Parsing the answer now
                 # overlaps with the GPU's work.
                 if piece.endswith(b"\n") and (answer is None or piece.strip()):
-                    answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
+                    answer = dict(json.loads(data.rstrip().split(b"\n")[-1]))
                 if not piece and (self.channel in ready or self.process.has_ended()):
                     code = self.process.status(5)
                     self.relay()  # passes on what the child printed before it ended
                     if self.process.was_ended_for_memory():
-                        told = f"ended the {self.who}'s process while {doing}"
-                        raise CannotRun(f"the system had no memory left and {told}")
+                        message = f"ended the {self.who}'s process while {doing}"
+                        raise CannotRun(f"the system had no memory left and {message}")
                     if code is None:
-                        end = "closes its channel"
+                        ending = "closes its channel"
                     elif code < 0:
-                        end = f"is killed by signal {-code}, {signal.strsignal(-code)}"
+                        ending = f"is killed by signal {-code}, {signal.strsignal(-code)}"
                     else:
-                        end = f"ends with status {code}"
-                    raise self.fault(f"'s process {end} while {doing}")
+                        ending = f"ends with status {code}"
+                    raise self.fault(f"'s process {ending} while {doing}")
                 if not piece:
                     self.relay()
         except (ValueError, TypeError, RecursionError):
-            raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
+            raise self.fault(f"'s process answers the judge with something of its own: {printable(data, 80)}") from None
         finally:
             self.process.pause()
         # On a CPU the judge's clock runs until the whole group stands still. The answer alone does not prove that: a
@@ -777,8 +777,8 @@ class Contender(contextlib.ExitStack):
             self.stop()
         if "raises" in answer:
             if answer.get("exhausted"):
-                told = printable(answer["raises"])
-                raise CannotRun(f"the {self.who}'s process lacks memory or another resource: {told}")
+                message = printable(answer["raises"])
+                raise CannotRun(f"the {self.who}'s process lacks memory or another resource: {message}")
             if self.judged and do == "load" and answer.get("missing"):
                 raise cannot_be_judged(self.path, answer["missing"], answer["raises"])
             raise self.fault(f" raises {printable(answer['raises'])}")
@@ -800,52 +800,52 @@ class Contender(contextlib.ExitStack):
         """Convicts a solution that leaves settings changed."""
         changed = answer.get("changed")
         if self.who == "solution" and changed:
-            told = "; ".join(map(str, changed[:3])) if isinstance(changed, list) else str(changed)
-            hint = " (--tf32 allows TF32)" if "TF32" in told or "float32_matmul" in told else ""
-            raise Wrong("settings", f"the solution changes them for its caller: {printable(told)}{hint}")
+            description = "; ".join(map(str, changed[:3])) if isinstance(changed, list) else str(changed)
+            hint = " (--tf32 allows TF32)" if "TF32" in description or "float32_matmul" in description else ""
+            raise Wrong("settings", f"the solution changes them for its caller: {printable(description)}{hint}")
 
-    def place_of(self, place, told, dtype):
+    def place_of(self, place, prepare_answer, dtype):
         """Returns where an input lies.
 
         This is a tensor if the judge can access the memory, in the slab or on a GPU. Otherwise it is an address in the
-        child's memory. `place` is one of Choices.places_of(). `told` is the child's answer to "prepare", which tells
-        where the inputs outside the slab lie.
+        child's memory. `place` is one of Choices.places_of(). `prepare_answer` is the child's answer to "prepare",
+        which tells where the inputs outside the slab lie.
         """
         shape, offset, slot, _, _ = place
         if offset is not None:
             return self.slab.view(dtype, shape, offset)
         try:
-            where, offset = told["own"][str(slot)]
+            base, offset = prepare_answer["own"][str(slot)]
             if self.gpu:
-                return self.gpu.open(where)[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            return int(where)
+                return self.gpu.open(base)[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            return int(base)
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             if has_run_out(error):
                 raise
             raise self.fault("'s process does not say where its inputs lie") from None
 
-    def put(self, X, place, told):
+    def put(self, X, place, prepare_answer):
         """Writes an input into the child's memory or the slab."""
-        where = self.place_of(place, told, X.dtype)
-        if isinstance(where, torch.Tensor):
-            where.copy_(X)
+        tensor_or_address = self.place_of(place, prepare_answer, X.dtype)
+        if isinstance(tensor_or_address, torch.Tensor):
+            tensor_or_address.copy_(X)
             return
         if not X.numel():
             return
         data = bytearray(math.prod(place[0]) * X.dtype.itemsize)
         torch.frombuffer(data, dtype=X.dtype).view(place[0]).copy_(X)
         with self.in_the_childs_memory():
-            self.process.write(where, data)
+            self.process.write(tensor_or_address, data)
 
-    def input_at(self, place, told, dtype):
+    def input_at(self, place, prepare_answer, dtype):
         """Returns an input as it is now, possibly changed by the child."""
-        where = self.place_of(place, told, dtype)
-        if isinstance(where, torch.Tensor):
-            return where
+        tensor_or_address = self.place_of(place, prepare_answer, dtype)
+        if isinstance(tensor_or_address, torch.Tensor):
+            return tensor_or_address
         if not math.prod(place[0]):
             return torch.empty(place[0], dtype=dtype)
         with self.in_the_childs_memory():
-            data = self.process.read(where, math.prod(place[0]) * dtype.itemsize)
+            data = self.process.read(tensor_or_address, math.prod(place[0]) * dtype.itemsize)
         return torch.frombuffer(data, dtype=dtype).view(place[0])
 
     @contextlib.contextmanager
@@ -855,16 +855,16 @@ class Contender(contextlib.ExitStack):
         except (OSError, OverflowError):
             raise self.fault("'s process has no memory where it says that an input lies") from None
 
-    def region(self, result, shape, dtype):
+    def region(self, location, shape, dtype):
         """Returns a uint8 tensor with a result's memory, and either a bytearray or None.
 
-        `result` tells where the result lies, in the form in which Child.locate() returns it.
+        `location` tells where the result lies, in the form in which Child.locate() returns it.
 
         On a CPU, memory outside the slab is copied into a bytearray, and the tensor is a view of this copy. A caller
         that changes the tensor has to write the bytearray back into the child. In all other cases the tensor is the
         result's memory itself, and the second item is None.
         """
-        base, offset, strides = result
+        base, offset, strides = location
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         # A result may be a strided part of a larger buffer. The limit keeps the judge from reading too much.
         if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):
@@ -877,26 +877,26 @@ class Contender(contextlib.ExitStack):
         copy = self.process.read(base, size)
         return torch.frombuffer(copy, dtype=torch.uint8), copy
 
-    def fetch(self, result, shape, dtype):
+    def fetch(self, location, shape, dtype):
         """Copies a result out of the child's memory."""
         if not math.prod(shape):
             return torch.empty(shape, dtype=dtype, device=self.slab.device)
-        flat, _ = self.region(result, shape, dtype)
-        return torch.as_strided(flat.view(dtype), shape, result[2]).clone(memory_format=torch.contiguous_format)
+        flat, _ = self.region(location, shape, dtype)
+        return torch.as_strided(flat.view(dtype), shape, location[2]).clone(memory_format=torch.contiguous_format)
 
-    def spoil(self, result, shape, dtype):
+    def spoil(self, location, shape, dtype):
         """Overwrites a result with NaN, or with 1 if its dtype has no NaN, after the result has been fetched.
 
         Then the judge notices if a later call returns this memory without writing it.
         """
         # An expanded result is left as it is, because its elements share memory.
-        if not math.prod(shape) or min(result[2], default=1) == 0:
+        if not math.prod(shape) or min(location[2], default=1) == 0:
             return
-        flat, copy = self.region(result, shape, dtype)
-        nothing = math.nan if dtype.is_floating_point or dtype.is_complex else 1
-        torch.as_strided(flat.view(dtype), shape, result[2]).fill_(nothing)
+        flat, copy = self.region(location, shape, dtype)
+        filler = math.nan if dtype.is_floating_point or dtype.is_complex else 1
+        torch.as_strided(flat.view(dtype), shape, location[2]).fill_(filler)
         if copy is not None:
-            self.process.write(result[0], copy)
+            self.process.write(location[0], copy)
 
 
 # ==== 4. The judgement: values ====
@@ -915,15 +915,15 @@ class Report:
     """
 
     def __init__(self, problem):
-        self.problem, self.begun = problem, time.perf_counter()
+        self.problem, self.start_time = problem, time.perf_counter()
         # `rows` has one entry per call that Judgement.values() judges, and one for the failing call that
         # Judgement.find_the_simplest_failure() may add. `checks` has one entry per call of check(). `timings` has one
         # entry per timed mode.
         self.rows, self.checks, self.timings = [], [], {}
         self.findings = {}  # the first finding of each kind, by name
 
-    def progress(self, what):
-        tell(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
+    def progress(self, activity):
+        tell(f"check.py: {activity} ({time.perf_counter() - self.start_time:.0f} s)")
 
     def check(self, name, verdict, detail):
         self.checks.append({"name": name, "verdict": verdict, "detail": detail})
@@ -938,24 +938,24 @@ class Report:
     def table(self):
         if not self.rows:
             return
-        line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
-        print("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
+        format_line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
+        print("\n" + format_line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
         for name in (n + suffix for suffix in MODES.values() for n in self.problem.input_order):
             if rows := [row for row in self.rows if row["input"] == name]:
                 largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
                 worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
                 numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
-                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
+                failures = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
                 unjudged = sum(row.get("unjudged", 0) for row in rows)
-                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
+                verdict = f"WRONG in {len(failures)}" if failures else "ok"
                 verdict += f" ({unjudged} elements may overflow)" if unjudged else ""
                 ties = sum(row.get("ties", 0) for row in rows)
                 verdict += f" ({ties} elements at ties)" if ties else ""
-                print(line(name, len(rows), largest, *numbers, verdict))
-                for detail in wrong[:EXAMPLES]:
+                print(format_line(name, len(rows), largest, *numbers, verdict))
+                for detail in failures[:EXAMPLES]:
                     print(f"    {detail}")
-                if len(wrong) > EXAMPLES:
-                    print(f"    ... and {len(wrong) - EXAMPLES} more")
+                if len(failures) > EXAMPLES:
+                    print(f"    ... and {len(failures) - EXAMPLES} more")
         print(f"{self.problem.footnote}\n")
 
 
@@ -1001,16 +1001,16 @@ class Run:
         largest call of a product always fits, with its dC. For `any`, a call with inputs in float64 always fits, and so
         do the tensors that construct() reads.
         """
-        one, least = self.problem.slab_bytes()
-        most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
-        size = max(one, least, min(MOST_CALLS[self.device.type] * one, most), 64 << 20)
+        call_bytes, least_bytes = self.problem.slab_bytes()
+        most_bytes = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
+        size = max(call_bytes, least_bytes, min(MOST_CALLS[self.device.type] * call_bytes, most_bytes), 64 << 20)
         # The size is a multiple of 2 MiB. The judge's torch then places no other tensor in memory that a child opens.
         return Slab(self.device, -(-size >> 21) << 21)
 
     @property
     def ends_by(self):
         """The time of time.perf_counter() at which the run has to end."""
-        return self.report.begun + self.options.within
+        return self.report.start_time + self.options.within
 
 
 class Choices:
@@ -1032,13 +1032,13 @@ class Choices:
         `tensors`, and identifies memory from the allocator. If lay_out() gives two operands the same memory, they are
         one tensor object if their `copy` is the same, and two objects otherwise.
         """
-        laid = list(range(len(tensors)))
+        order = list(range(len(tensors)))
         # A user's loop often has its inputs at the same addresses in each iteration. So about half of the requests lay
         # the inputs out in order, and the other requests lay them out in random order.
         if self.random.random() < 0.5:
-            self.random.shuffle(laid)
-        sizes = (room(tensors[n].dtype, tensors[n].shape) for n in laid)
-        offsets = dict(zip(laid, itertools.accumulate(sizes, initial=0), strict=False))
+            self.random.shuffle(order)
+        sizes = (room(tensors[n].dtype, tensors[n].shape) for n in order)
+        offsets = dict(zip(order, itertools.accumulate(sizes, initial=0), strict=False))
         chosen = [offsets[n] if slab_alone else self.random.choice((offsets[n], None)) for n in range(len(tensors))]
         return [[list(X.shape), chosen[n], n, 0, name_of(X.dtype)] for n, X in enumerate(tensors)]
 
@@ -1052,8 +1052,8 @@ class Choices:
         for key in dict.fromkeys(map(key_of, calls)):
             waiting = [call for call in calls if key_of(call) == key]
             while waiting:
-                group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
-                while waiting and len(group) < most:
+                group, most_calls = [waiting.pop()], self.random.choice((1, 1, 4, 8))
+                while waiting and len(group) < most_calls:
                     if sum(call.nbytes for call in (*group, waiting[-1])) > most_bytes:
                         break
                     group.append(waiting.pop())
@@ -1066,10 +1066,10 @@ class Choices:
         bytes. So may the results, of which the judge has copies. A single large call forms a group of its own.
         """
         while calls:
-            made = sum(math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in calls[0].expected or ())
-            number = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes, made)))
-            yield calls[:number]
-            calls = calls[number:]
+            size = sum(math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in calls[0].expected or ())
+            count = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes, size)))
+            yield calls[:count]
+            calls = calls[count:]
 
 
 class Requests:
@@ -1116,9 +1116,9 @@ class Requests:
             self.meter.sum()
             end.record()
             self.wait()
-            took = start.elapsed_time(end)
-            self.fastest = min(self.fastest, took)
-            is_slow = took > 1.04 * self.fastest
+            milliseconds = start.elapsed_time(end)
+            self.fastest = min(self.fastest, milliseconds)
+            is_slow = milliseconds > 1.04 * self.fastest
 
     def reserve(self, kinds):
         """Allocates memory on the GPU for the results of one call, and leaves it in the cache of torch's allocator.
@@ -1139,100 +1139,100 @@ class Requests:
         is_reference = contender is run.reference
         limit = run.options.timeout * (LOADING if is_reference else 1) + expected
         operands = [call.given(is_reference) for call in calls]
-        tensors = [X for each in operands for X in each]
+        tensors = [X for call_operands in operands for X in call_operands]
         inputs = self.lay_out(calls, operands, is_reference)
-        described = []
+        call_descriptions = []
         for call, places in zip(calls, inputs, strict=True):
-            described.append(call.describe(is_reference, timed) | {"inputs": places})
+            call_descriptions.append(call.describe(is_reference, timed) | {"inputs": places})
         modes = {"timed": timed, "training": run.random.random() < 0.5, "inference": inference}
         modes["deterministic"] = not timed and run.random.random() < 0.5
-        told = contender.ask("prepare", limit, calls=described, **modes)
-        contender.examine_settings(told)
+        prepare_answer = contender.ask("prepare", limit, calls=call_descriptions, **modes)
+        contender.examine_settings(prepare_answer)
         # The inputs are written last. A child that saw them earlier could compute before the clock starts.
-        self.write(contender, tensors, [place for places in inputs for place in places], told)
+        self.write(contender, tensors, [place for places in inputs for place in places], prepare_answer)
         self.wait()
         if is_reference:
             contender.examine_schedule()
         self.has_been_scarce = self.has_been_scarce or run.cuda and is_scarce(run.device)
         if self.has_been_scarce and timed:
-            self.reserve(described[0]["expected"])
+            self.reserve(call_descriptions[0]["expected"])
             self.wait_for_fast_memory()
         if run.cuda and not is_reference:
             self.wait_for_a_quiet_gpu()
-        said, results, took = self.time(contender, calls, described, limit)
-        self.inspect(contender, calls, described, said, results, limit)
-        most = 2 * (len(tensors) + sum(len(each) for each in results.values() if isinstance(each, dict)))
+        call_answers, results, seconds = self.time(contender, calls, call_descriptions, limit)
+        self.inspect(contender, calls, call_descriptions, call_answers, results, limit)
+        most_opened = 2 * (len(tensors) + sum(len(found) for found in results.values() if isinstance(found, dict)))
         # A few opened allocations are kept, because later results may lie in them again.
-        if run.cuda and len(contender.gpu.opened) > most:
+        if run.cuda and len(contender.gpu.opened) > most_opened:
             contender.gpu.close()
-        for n, (call, given, places) in enumerate(zip(calls, operands, inputs, strict=True)):
-            results[n] = self.changed_input(contender, call, given, places, told) or results[n]
+        for n, (call, call_operands, places) in enumerate(zip(calls, operands, inputs, strict=True)):
+            results[n] = self.changed_input(contender, call, call_operands, places, prepare_answer) or results[n]
             if is_reference and isinstance(results[n], str) and not call.is_optional:
                 raise contender.fault(f" is wrong{' in a timed call (see --no-timing)' if timed else ''}: {results[n]}")
-        return [results[n] for n in range(len(calls))], took
+        return [results[n] for n in range(len(calls))], seconds
 
     def lay_out(self, calls, operands, is_reference):
         """Chooses the place of each input of each call. If alias_for() returns an alias, two operands share memory."""
-        places = iter(self.run.choices.places_of([X for each in operands for X in each]))
-        inputs = [list(itertools.islice(places, len(each))) for each in operands]
-        for call, each in zip(calls, inputs, strict=True):
+        places = iter(self.run.choices.places_of([X for call_operands in operands for X in call_operands]))
+        inputs = [list(itertools.islice(places, len(call_operands))) for call_operands in operands]
+        for call, call_places in zip(calls, inputs, strict=True):
             if alias := call.alias_for(is_reference):
-                each[1] = [*each[0][:3], int(alias == "memory"), each[0][-1]]
+                call_places[1] = [*call_places[0][:3], int(alias == "memory"), call_places[0][-1]]
         return inputs
 
-    def write(self, contender, tensors, places, told):
+    def write(self, contender, tensors, places, prepare_answer):
         """Writes inputs to their places while the contender is stopped.
 
         The used part of the slab, and 512 bytes behind it, hold NaN wherever no input lies.
         """
-        used = sum(room(X.dtype, X.shape) for X in tensors)
-        contender.slab.bytes[: used + 512].fill_(255)
+        used_bytes = sum(room(X.dtype, X.shape) for X in tensors)
+        contender.slab.bytes[: used_bytes + 512].fill_(255)
         for X, place in zip(tensors, places, strict=True):
-            contender.put(X, place, told)
+            contender.put(X, place, prepare_answer)
 
-    def time(self, contender, calls, described, limit):
+    def time(self, contender, calls, call_descriptions, limit):
         """Makes the child run the calls.
 
-        Returns what the child says about the places of the results, a dict of the results by call number, and the time
-        in seconds by the judge's clock.
+        Returns the child's answer for each call, which tells where the results lie, a dict of the results by call
+        number, and the time in seconds by the judge's clock.
         """
-        begun = time.perf_counter()
-        said = contender.ask("calls", limit).get("calls")
-        if not isinstance(said, list) or len(said) != len(calls):
+        start_time = time.perf_counter()
+        call_answers = contender.ask("calls", limit).get("calls")
+        if not isinstance(call_answers, list) or len(call_answers) != len(calls):
             raise contender.fault("'s process does not answer for each call")
-        took, results = time.perf_counter() - begun, {}
+        seconds, results = time.perf_counter() - start_time, {}
         # The results are read in random order. All of them have to be complete, because any can be read first.
         for n in self.run.random.sample(range(len(calls)), len(calls)):
-            results[n] = self.take(contender, calls[n], described[n]["expected"], said[n])
+            results[n] = self.take(contender, calls[n], call_descriptions[n]["expected"], call_answers[n])
             self.wait()
             if self.run.cuda and len(results) == 1:  # on a GPU the clock runs until the first result has been read
-                took = time.perf_counter() - begun
+                seconds = time.perf_counter() - start_time
                 contender.stop()
-        return said, results, took
+        return call_answers, results, seconds
 
-    def take(self, contender, call, kinds, said, spoils=False):
+    def take(self, contender, call, kinds, call_answer, spoils=False):
         """Reads the results of one call from the child's memory. Returns a string if they cannot be read.
 
         With `spoils` it overwrites the results with NaN instead of reading them. It leaves the results in `aliases` as
         they are, because they may lie in an input or in the module.
         """
         try:
-            found, kinds = {}, kinds or []
-            places = said["results"] if kinds else []
+            results, kinds = {}, kinds or []
+            places = call_answer["results"] if kinds else []
             if len(places) != len(kinds):
                 return f"the {contender.who}'s process tells of {len(places)} results, where {len(kinds)} are asked for"
             for (name, dtype, shape), place in zip(kinds, places, strict=True):
                 if not spoils:
-                    found[name] = contender.fetch(place, shape, getattr(torch, dtype))
+                    results[name] = contender.fetch(place, shape, getattr(torch, dtype))
                 elif name not in call.aliases:
                     contender.spoil(place, shape, getattr(torch, dtype))
-            return found
+            return results
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
             if has_run_out(error):
                 raise
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
-    def inspect(self, contender, calls, described, said, results, limit):
+    def inspect(self, contender, calls, call_descriptions, call_answers, results, limit):
         """Asks the child what is wrong with its results, then overwrites the results with NaN.
 
         The child cannot change the results that count, because the judge has already read them. There is one exception:
@@ -1240,13 +1240,13 @@ class Requests:
         these now, and the judge reads the results.
         """
         answers = contender.ask("inspect", limit).get("calls")
-        answers = [each if isinstance(each, dict) else {} for each in answers] if isinstance(answers, list) else []
+        answers = [entry if isinstance(entry, dict) else {} for entry in answers] if isinstance(answers, list) else []
         is_reference = contender is self.run.reference
         for n, (call, answer) in enumerate(itertools.zip_longest(calls, answers[: len(calls)], fillvalue={})):
-            call.missing, kinds = "", described[n]["expected"]
+            call.missing, kinds = "", call_descriptions[n]["expected"]
             if "no_memory" in answer:
-                told = printable(answer["no_memory"])
-                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {told}")
+                message = printable(answer["no_memory"])
+                raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {message}")
             if "wrong" in answer:
                 results[n] = printable(answer["wrong"]) or "it says that its result is wrong"
                 call.missing = printable(answer.get("missing", ""))
@@ -1256,19 +1256,19 @@ class Requests:
                 self.run.problem.learn(call, answer)
                 if kinds is None:
                     kinds = answer["kinds"]
-                    results[n] = self.take(contender, call, kinds, said[n])
+                    results[n] = self.take(contender, call, kinds, call_answers[n])
             if isinstance(results[n], dict):
-                spoiled = self.take(contender, call, kinds, said[n], spoils=True)
+                spoiled = self.take(contender, call, kinds, call_answers[n], spoils=True)
                 results[n] = spoiled if isinstance(spoiled, str) else results[n]
 
-    def changed_input(self, contender, call, operands, places, told):
+    def changed_input(self, contender, call, operands, places, prepare_answer):
         """Returns what is wrong with the inputs after a call, or an empty string.
 
         If several inputs are wrong, the last one is reported.
         """
         wrong = ""
         for number, (X, place) in enumerate(zip(operands, places, strict=True)):
-            before, after = X.expand(place[0]), contender.input_at(place, told, X.dtype)
+            before, after = X.expand(place[0]), contender.input_at(place, prepare_answer, X.dtype)
             is_reference = contender is self.run.reference
             # A reference that returns nothing works in place, so the solution has to change the same inputs.
             has_to_change = not (is_reference or call.expected) and number in call.after
@@ -1282,8 +1282,9 @@ class Judgement:
 
     def __init__(self, run):
         self.run = run
-        # `first_results` has the first results of the calls that are made twice. `made_twice` counts the second calls.
-        self.first_results, self.made_twice = {}, 0
+        # `first_results` has the first results of the calls that are made twice. `second_call_count` is the number of
+        # the second calls.
+        self.first_results, self.second_call_count = {}, 0
         # `missing` names what the machine lacked in each call, as long as every call has failed for such a reason.
         self.missing = []
 
@@ -1302,8 +1303,8 @@ class Judgement:
         for name, truth in problem.truths(call, reference):
             if name not in results:
                 continue
-            found = results[name]
-            error, at = truth.worst(found)
+            result = results[name]
+            error, index = truth.worst(result)
             if reference is None and not error <= truth.bound(0.0):
                 reference = run.requests.send(run.reference, [call])[0][0]
             reference_error = truth.worst(reference[name])[0] if reference else 0.0
@@ -1311,20 +1312,20 @@ class Judgement:
                 raise run.reference.fault(doubt)
             bound = truth.bound(reference_error)
             if not error <= bound:
-                error, at = problem.reconsider(call, name, truth, found, bound, (error, at))
+                error, index = problem.reconsider(call, name, truth, result, bound, (error, index))
             of_bound = error / max(bound, 1e-300)
             if not of_bound <= call.row.get("of_bound", -1.0):
                 call.row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
             call.row["unjudged"] += truth.unjudged
             if not error <= bound:
-                return problem.explain(name, truth, found, reference[name], (error, at), bound)
+                return problem.explain(name, truth, result, reference[name], (error, index), bound)
         return problem.criterion(call, results, reference)
 
     def values(self):
         """Judges the calls of calls_to_judge(). Timed calls and calls in inference_mode come later."""
         run, problem, report = self.run, self.run.problem, self.run.report
         calls = problem.calls_to_judge()
-        self.repeated = {call for call, times in collections.Counter(calls).items() if times > 1}
+        self.repeated = {call for call, count in collections.Counter(calls).items() if count > 1}
         report.progress(f"judging {len(calls)} calls on fresh inputs")
         try:
             for group in run.choices.groups(calls):
@@ -1335,33 +1336,33 @@ class Judgement:
                 if len(self.missing) == len(report.rows) >= ALL_MISSING:
                     break
             if self.missing and len(self.missing) == len(report.rows):
-                wrong = report.rows[0]["detail"].removeprefix("the solution raises ")
+                error = report.rows[0]["detail"].removeprefix("the solution raises ")
                 report.rows.clear()
                 report.findings.clear()
-                raise cannot_be_judged(run.solution.path, self.missing[0], wrong)
+                raise cannot_be_judged(run.solution.path, self.missing[0], error)
         finally:
             report.table()
         if not report.findings:
-            if not self.made_twice:
+            if not self.second_call_count:
                 raise CannotRun("no call was made twice")
-            problem.finish(self.made_twice)
+            problem.finish(self.second_call_count)
 
     def judge_group(self, group):
         """Makes the calls of one request, first by the reference and then by the solution, and judges them."""
         run, problem, report = self.run, self.run.problem, self.run.report
         problem.enter(group)
-        references, took = run.requests.send(run.reference, group)
+        references, seconds = run.requests.send(run.reference, group)
         group, references = problem.usable(group, references)
         if not group:
             return
-        answers, _ = run.requests.send(run.solution, group, took)
+        answers, _ = run.requests.send(run.solution, group, seconds)
         problem.find_truths(group, references)
         for call, results, reference in zip(group, answers, references, strict=True):
             wrong = self.examine(call, results, reference)
             vars(call).pop("inputs", None)  # frees memory; a second call generates its inputs again
             if call in self.repeated and isinstance(results, dict):
-                differs = self.other_bits(call, results)
-                wrong = wrong or differs
+                difference = self.other_bits(call, results)
+                wrong = wrong or difference
             if call.missing and len(self.missing) == len(report.rows):
                 self.missing.append(call.missing)
             report.row(call, wrong)
@@ -1373,14 +1374,14 @@ class Judgement:
 
         Returns what is wrong, or None. The results of the first call are stored.
         """
-        kept = {name: fingerprint(X) if X.nbytes > MOST_KEPT else X for name, X in results.items()}
-        first = self.first_results.setdefault(call, kept)
-        self.made_twice += first is not kept
+        compact_results = {name: fingerprint(X) if X.nbytes > MOST_KEPT else X for name, X in results.items()}
+        first = self.first_results.setdefault(call, compact_results)
+        self.second_call_count += first is not compact_results
         wrong = None
-        for name, X in kept.items():
-            if at := first_difference(X, first[name]):
-                told = f"two calls with the same inputs differ at {name}{at if X is results[name] else ''}"
-                wrong = wrong or self.run.problem.other_bits(told)
+        for name, X in compact_results.items():
+            if position := first_difference(X, first[name]):
+                message = f"two calls with the same inputs differ at {name}{position if X is results[name] else ''}"
+                wrong = wrong or self.run.problem.other_bits(message)
         return wrong
 
     def find_the_simplest_failure(self):
@@ -1389,21 +1390,21 @@ class Judgement:
         If no simple call fails, the simplest failure found so far comes first.
         """
         run, report = self.run, self.run.report
-        wrong = [row for row in report.rows if row["detail"]]
-        if not wrong:
+        wrong_rows = [row for row in report.rows if row["detail"]]
+        if not wrong_rows:
             return
-        simplest = min(wrong, key=run.problem.simplicity)
+        simplest = min(wrong_rows, key=run.problem.simplicity)
         name, detail = f"{simplest['input']} inputs", f"{simplest['size']}: {simplest['detail']}"
         report.progress("looking for the simplest case that is wrong")
         for call in run.problem.simple_calls(simplest):
-            references, took = run.requests.send(run.reference, [call])
-            answers, _ = run.requests.send(run.solution, [call], took)
-            if found := self.examine(call, answers[0], references[0]):
-                name, detail = f"{call.row_name} inputs", f"{call.label}: {found}"
-                report.row(call, found)
+            references, seconds = run.requests.send(run.reference, [call])
+            answers, _ = run.requests.send(run.solution, [call], seconds)
+            if wrong := self.examine(call, answers[0], references[0]):
+                name, detail = f"{call.row_name} inputs", f"{call.label}: {wrong}"
+                report.row(call, wrong)
                 break
-        others = {what: told for what, told in report.findings.items() if what != name}
-        report.findings = {name: detail} | others
+        other_findings = {key: text for key, text in report.findings.items() if key != name}
+        report.findings = {name: detail} | other_findings
 
     def inference_mode(self):
         """Judges a product's calls in inference_mode, after all other calls.
@@ -1442,23 +1443,23 @@ TOLERANCE = (0.02, 0.07)
 TOO_NOISY = 1.5  # no ratio is certified if the reference takes more than this many times as long as at its best
 
 
-def ratio(timing):
+def ratio(times):
     """Returns the ratio in words, or the reason why there is none.
 
     There is none if the reference's own times differ so much that even a copy of it would not get a ratio of 1.
     """
-    if timing["noisy"]:
+    if times["noisy"]:
         return "too noisy to time: other processes are using the processor"
-    if timing["too_short"]:
+    if times["too_short"]:
         return "too short to time: a request takes much longer than the calls in it"
     # A ratio below 0.1 gets two significant digits, because two decimals could show it as 0.00.
-    number = f"{timing['ratio']:.2f}" if timing["ratio"] >= 0.1 else f"{timing['ratio']:.2g}"
-    if timing["slower"]:
+    number = f"{times['ratio']:.2f}" if times["ratio"] >= 0.1 else f"{times['ratio']:.2g}"
+    if times["slower"]:
         return f"{number}x, slower"
-    if not timing["lower_bound"]:
-        is_certain = timing["faster"] or timing["ratio"] <= 1 + TOLERANCE[0]
+    if not times["lower_bound"]:
+        is_certain = times["faster"] or times["ratio"] <= 1 + TOLERANCE[0]
         return f"{number}x" + ("" if is_certain else ", which may be noise")
-    return f"at least {number}x" + (", which leaves open whether it is faster" if timing["ratio"] < 1 else "")
+    return f"at least {number}x" + (", which leaves open whether it is faster" if times["ratio"] < 1 else "")
 
 
 class Stopwatch:
@@ -1468,16 +1469,16 @@ class Stopwatch:
     """
 
     # On a CPU each call adds this many seconds of overhead to its request. In this time the child locates the result.
-    besides_a_call = 0.0
+    call_overhead = 0.0
 
     def __init__(self, run, mode):
         """Times the reference before any line of the solution has run, so the solution cannot slow it down."""
         run.report.progress(f"timing the reference, {mode}")
-        self.run, self.mode, self.fixed, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
+        self.run, self.mode, self.overhead, self.target = run, mode, 0.0, REQUEST_SECONDS[run.device.type]
         # request() draws its number of calls between 3/4 of a maximum and this maximum. If the maximum is at least
-        # self.least, ROUNDS requests make at least --trials calls. They may make fewer if self.most, which is set
-        # below, is less than self.least.
-        self.least = -(-run.options.trials * 4 // (3 * ROUNDS))
+        # self.least_calls, ROUNDS requests make at least --trials calls. They may make fewer if self.most_calls, which
+        # is set below, is less than self.least_calls.
+        self.least_calls = -(-run.options.trials * 4 // (3 * ROUNDS))
         sample = run.problem.sample(mode)
         # The time limits of later requests allow as many seconds per call as the first call takes. That is enough,
         # because the first call is usually the slowest one.
@@ -1487,11 +1488,11 @@ class Stopwatch:
             run.judgement.examine(sample, results, results)
             run.requests.wait()
 
-        examined = min(timeit.repeat(examine, number=1, repeat=2))
-        made = sum(X.nbytes for X in results.values())
+        examine_seconds = min(timeit.repeat(examine, number=1, repeat=2))
+        result_bytes = sum(X.nbytes for X in results.values())
         self.bytes = run.problem.bytes_moved(sample, results)  # the bytes that one call moves at least
-        most = min(MOST_CALLS[run.device.type], int(CHECK_SECONDS / ROUNDS / examined))
-        most = min(most, run.slab.size // max(1, sample.nbytes))
+        most_calls = min(MOST_CALLS[run.device.type], int(CHECK_SECONDS / ROUNDS / examine_seconds))
+        most_calls = min(most_calls, run.slab.size // max(1, sample.nbytes))
         # `peak` is the GPU's memory bandwidth in bytes per second, and `cache` is the size of its L2 cache in bytes.
         # On a CPU they stay Inf and 0, so that request() finds no time impossible.
         self.peak, self.cache = math.inf, 0
@@ -1501,17 +1502,17 @@ class Stopwatch:
             kilohertz, width, self.cache = map(run.slab.gpu.attribute, (36, 37, 38))
             self.peak = 2e3 * kilohertz * width / 8 or math.inf  # memory transfers two words per clock cycle
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            most = min(most, int(0.6 * free / (2 * sample.nbytes + 2 * made)))
-        # The next requests measure `fixed`, the overhead of a request. On a CPU they have at most two calls, because
-        # each call adds overhead: the child locates its result before the clock stops.
-        self.most = max(1, most) if run.cuda else 2
+            most_calls = min(most_calls, int(0.6 * free / (2 * sample.nbytes + 2 * result_bytes)))
+        # The next requests measure `overhead`, the overhead of a request in seconds. On a CPU they have at most two
+        # calls, because each call adds overhead: the child locates its result before the clock stops.
+        self.most_calls = max(1, most_calls) if run.cuda else 2
         (requests,) = self.measure(run.reference, rounds=5)
-        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in requests))
-        self.most = max(1, most)
+        self.overhead = max(0.0, min(seconds - sum(call_us) * 1e-6 for _, seconds, call_us in requests))
+        self.most_calls = max(1, most_calls)
         alone = self.measure(run.reference, rounds=3)[0]
         if not run.cuda:
-            besides = [(took - sum(inside) * 1e-6 - self.fixed) / number for number, took, inside in alone]
-            self.besides_a_call = max(0.0, min(besides))
+            overheads = [(seconds - sum(call_us) * 1e-6 - self.overhead) / count for count, seconds, call_us in alone]
+            self.call_overhead = max(0.0, min(overheads))
         self.alone = self.summary(alone)
 
     def measure(self, *contenders, rounds=ROUNDS):
@@ -1520,15 +1521,15 @@ class Stopwatch:
         Three requests to each contender come first. They warm it up and determine how many calls fit in a request. The
         solution also gets two decoy requests, whose timings are not returned.
         """
-        run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
+        run, timings, self.best = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
         decoys = {kind: run.random.randrange(rounds) for kind in ("open", "hidden")}
         for n in range(-3, rounds):
             for kind, round_of_decoy in decoys.items():
                 if n == round_of_decoy and run.solution in contenders:
                     self.request(run.solution, decoy=kind)
             for contender in run.random.sample(contenders, len(contenders)):
-                seen[contender].append(self.request(contender, warms_up=n < 0))
-        return [requests[3:] for requests in seen.values()]
+                timings[contender].append(self.request(contender, warms_up=n < 0))
+        return [requests[3:] for requests in timings.values()]
 
     def request(self, contender, warms_up=False, decoy=None):
         """Sends one timed request, and examines the results if the solution computed them.
@@ -1537,31 +1538,31 @@ class Stopwatch:
         the child's clock. The list is empty if the child's answer is invalid. A decoy request contains other inputs
         too, as Products.timed_calls() explains.
         """
-        run, own = self.run, self.each[contender]  # `own` is the shortest time per call of any request so far, in s
-        each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
-        most = max(1, min(self.most, max(round(self.target / each), self.least)))
-        number = run.random.randint(-(-most * 3 // 4), most)
-        calls = run.problem.timed_calls(self.mode, number, decoy)
-        answers, took = run.requests.send(contender, calls, number * self.reference_seconds, timed=True)
-        inside = contender.ask("times", run.options.timeout).get("us")
-        if not isinstance(inside, list) or len(inside) != number:
-            inside = []
-        if not all(type(t) is float and t >= 0 for t in inside):
-            inside = []
-        self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
+        run, best = self.run, self.best[contender]  # `best` is the shortest time per call so far, in seconds
+        pace = self.target / 2 if warms_up else min(best, max(self.best[run.reference], best * self.target / LONGEST))
+        most_calls = max(1, min(self.most_calls, max(round(self.target / pace), self.least_calls)))
+        count = run.random.randint(-(-most_calls * 3 // 4), most_calls)
+        calls = run.problem.timed_calls(self.mode, count, decoy)
+        answers, seconds = run.requests.send(contender, calls, count * self.reference_seconds, timed=True)
+        call_us = contender.ask("times", run.options.timeout).get("us")
+        if not isinstance(call_us, list) or len(call_us) != count:
+            call_us = []
+        if not all(type(t) is float and t >= 0 for t in call_us):
+            call_us = []
+        self.best[contender] = min(best, max((seconds - self.overhead) / count, self.target / self.most_calls / 4))
         if contender is run.solution:
-            rest = iter(answers)
-            for some in run.choices.in_pieces(calls):
-                run.problem.find_truths(some)
-                for call in some:
-                    if wrong := run.judgement.examine(call, next(rest)):
+            remaining_answers = iter(answers)
+            for piece in run.choices.in_pieces(calls):
+                run.problem.find_truths(piece)
+                for call in piece:
+                    if wrong := run.judgement.examine(call, next(remaining_answers)):
                         raise Wrong("timed calls", wrong)
-            seconds = min(took, sum(inside) * 1e-6 if inside else took)
+            shorter_seconds = min(seconds, sum(call_us) * 1e-6 if call_us else seconds)
             # Memory must move all bytes of the calls, except for the bytes that a cache can hold.
-            if seconds < (least := (number * self.bytes - self.cache) / self.peak):
-                moved = f"whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)} to move"
-                raise Wrong("timed calls", f"impossible: {number} calls in {duration(seconds * 1e6)}, {moved}")
-        return number, took, inside
+            if shorter_seconds < (least_seconds := (count * self.bytes - self.cache) / self.peak):
+                reason = f"whose {count * self.bytes / 1e6:.0f} MB take {duration(least_seconds * 1e6)} to move"
+                raise Wrong("timed calls", f"impossible: {count} calls in {duration(shorter_seconds * 1e6)}, {reason}")
+        return count, seconds, call_us
 
     def summary(self, requests):
         """Summarizes requests by both clocks.
@@ -1570,14 +1571,14 @@ class Stopwatch:
         most half of the time counts as overhead. `inside` has each call's time by the child's clock. `each` keeps both
         for every request, for readers of --json.
         """
-        besides = [min(self.fixed + self.besides_a_call * number, took / 2) for number, took, _ in requests]
-        pairs = zip(requests, besides, strict=True)
-        outsides = [(took - rest) / number * 1e6 for (number, took, _), rest in pairs]
-        outside, inside = spread(outsides), spread([us for _, _, each in requests for us in each] or [0.0])
-        told = {"outside_us": outside["median_us"], "inside_us": inside["median_us"], "inside": inside}
-        insides = [[round(us, 2) for us in each] for _, _, each in requests]
-        told["each"] = [{"outside_us": a, "inside_us": b} for a, b in zip(outsides, insides, strict=True)]
-        return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
+        overheads = [min(self.overhead + self.call_overhead * count, seconds / 2) for count, seconds, _ in requests]
+        pairs = zip(requests, overheads, strict=True)
+        outsides = [(seconds - overhead) / count * 1e6 for (count, seconds, _), overhead in pairs]
+        outside, inside = spread(outsides), spread([us for _, _, call_us in requests for us in call_us] or [0.0])
+        summary = {"outside_us": outside["median_us"], "inside_us": inside["median_us"], "inside": inside}
+        insides = [[round(us, 2) for us in call_us] for _, _, call_us in requests]
+        summary["each"] = [{"outside_us": a, "inside_us": b} for a, b in zip(outsides, insides, strict=True)]
+        return summary | {"calls": sum(count for count, *_ in requests), "requests": len(requests)}
 
     def compare(self, reference, solution):
         """Chooses the clock that counts, and computes the ratio of the times.
@@ -1585,12 +1586,12 @@ class Stopwatch:
         The answer also tells whether the ratio is only a lower bound, and whether the times are too bad for a ratio.
         """
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
-        *references, mine = times.values()
+        *references, judged = times.values()
         # `noise` is the difference between the clocks in requests to the reference, in microseconds per request.
         # Requests to the solution are not used, because the solution could forge its own clock.
         noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / t["requests"] for t in references)
-        tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
-        clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
+        tolerance = min(TOLERANCE[0] + noise * len(solution) / judged["calls"] / judged["outside_us"], TOLERANCE[1])
+        clock = "inside" if abs(judged["inside_us"] / judged["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
         best = min(t["us"] for t in references)
@@ -1601,12 +1602,12 @@ class Stopwatch:
         # reference's clock, is its 90th percentile in turns with the solution or one of its two medians. Medians alone
         # would not do: a copy of a network of many short kernels can get a ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
-        slower = min(mine["inside"]["p10_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * slowest
+        slower = min(judged["inside"]["p10_us"], judged["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         # A solution certainly is faster if its slow calls (90th percentile) and its time are below the reference's
         # shortest time. This is the 10th percentile in turns with the solution, or one of the two medians.
         shortest = min(times["reference"]["inside"]["p10_us"], *(t["us"] for t in references))
-        faster = max(mine["inside"]["p90_us"], mine["us"]) < shortest
-        may_be_noise = quiet < mine["us"] / (1 + TOLERANCE[0]) and not slower
+        faster = max(judged["inside"]["p90_us"], judged["us"]) < shortest
+        may_be_noise = quiet < judged["us"] / (1 + TOLERANCE[0]) and not slower
         lower_bound = clock == "outside" or quiet < best or may_be_noise
         times |= {"clock": clock, "lower_bound": lower_bound, "tolerance": tolerance}
         # If the reference's own times differ by more than the factor TOO_NOISY, no ratio is certified. Even a copy of
@@ -1618,38 +1619,38 @@ class Stopwatch:
         disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
         times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)
         times["too_short"] = not times["noisy"] and times["reference"]["us"] > TOO_NOISY * quiet
-        return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": slower, "faster": faster}
+        return times | {"reference_us": quiet, "ratio": quiet / judged["us"], "slower": slower, "faster": faster}
 
     def judge(self):
-        run, what = self.run, TIMED[self.mode]
-        run.report.progress(f"timing, {what}")
+        run, mode_name = self.run, TIMED[self.mode]
+        run.report.progress(f"timing, {mode_name}")
         times = run.report.timings[self.mode] = self.compare(*self.measure(run.reference, run.solution))
         # With --seed there is no ratio either, because a solution that knew the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
-        told = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
-        run.report.check(f"timed calls, {what}", "ok", told)
+        text = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+        run.report.check(f"timed calls, {mode_name}", "ok", text)
         for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
-            mine, inside = times[who], times[who]["inside"]
+            summary, inside = times[who], times[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
-            told = f"by its own clock {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
-            print(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
-        has_told = times["ratio"] or times["noisy"] or times["too_short"]
-        shown = ratio(times) if has_told else "no ratio, because --seed repeats a run"
+            text = f"by its own clock {span}, from outside {duration(summary['outside_us'])}; {summary['calls']} calls"
+            print(f"       {mode_name:<20} {name:<17} {duration(summary['us']):>8}; {text}")
+        has_ratio_or_reason = times["ratio"] or times["noisy"] or times["too_short"]
+        ratio_text = ratio(times) if has_ratio_or_reason else "no ratio, because --seed repeats a run"
         clock = "the child's clock" if times["clock"] == "inside" else "the judge's clock, since the two differ"
-        print(f"       {what:<20} {shown}" + (f", by {clock}" if times["ratio"] else ""))
+        print(f"       {mode_name:<20} {ratio_text}" + (f", by {clock}" if times["ratio"] else ""))
 
 
 # ==== 6. Command line ====
 
 
-def number(kind, least, most):
+def number(kind, lower, upper):
     def parse(text):
         with contextlib.suppress(ValueError):
-            if least <= (value := kind(text)) <= most:
+            if lower <= (value := kind(text)) <= upper:
                 return value
-        what = "a whole number" if kind is int else "a number of seconds"
-        raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
+        description = "a whole number" if kind is int else "a number of seconds"
+        raise argparse.ArgumentTypeError(f"{text!r} is given; {description} from {lower} to {upper} is accepted")
 
     return parse
 
@@ -1666,69 +1667,69 @@ def device_name(text):
 
 
 def parse(argv):
-    wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=120, max_help_position=30)
-    parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
-    add, home = parser.add_argument, functools.partial(os.path.join, HERE)
-    told = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
-    told += "; any: what --reference computes (default: lower, or any if --reference is given)"
-    add("--problem", choices=list(PROBLEMS), help=told)
+    formatter = functools.partial(argparse.RawDescriptionHelpFormatter, width=120, max_help_position=30)
+    parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=formatter)
+    add, path_beside_this_file = parser.add_argument, functools.partial(os.path.join, FOLDER)
+    text = "; ".join(f"{name}: {product.formula}" for name, product in PRODUCTS.items())
+    text += "; any: what --reference computes (default: lower, or any if --reference is given)"
+    add("--problem", choices=list(PROBLEMS), help=text)
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
-    told = "the file to compare with and to time against (default: reference_model.py)"
-    add("--reference", metavar="FILE", help=told)
-    told = "the size that is timed; sizes up to twice as large are judged; for transposed_a, K, the largest judged size"
-    add("--size", metavar="N", type=number(int, 1, 1 << 20), help=told)
+    text = "the file to compare with and to time against (default: reference_model.py)"
+    add("--reference", metavar="FILE", help=text)
+    text = "the size that is timed; sizes up to twice as large are judged; for transposed_a, K, the largest judged size"
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help=text)
     add("--one-size", action="store_true", help="judge only the size that is timed, for a file that computes no other")
-    told = "any: replaces the value of a constant in the reference's file"
-    add("--set", metavar="NAME=VALUE", action="append", default=[], help=told)
+    text = "any: replaces the value of a constant in the reference's file"
+    add("--set", metavar="NAME=VALUE", action="append", default=[], help=text)
     add("--dtype", choices=list(DTYPES), help="default: float32")
-    told = "allow the reference and the solution to use TF32 in float32 (torch's setting 'high'); needs a GPU"
-    add("--tf32", action="store_true", help=told)
+    text = "allow the reference and the solution to use TF32 in float32 (torch's setting 'high'); needs a GPU"
+    add("--tf32", action="store_true", help=text)
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
     device = "cuda" if gpus else "cpu"
     add("--device", type=device_name, choices=["cpu", *gpus], default=device, help="default: a GPU if any")
-    told = "repeat a run; no ratio is certified, because a solution could know the seed"
-    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=told)
-    told = "seconds that a request may take longer than the reference (60); loading a file may take ten times that"
-    add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help=told)
-    told = "least number of timed calls, as far as 4 requests can hold them (default: 30, on a CPU 8)"
-    add("--trials", metavar="T", type=number(int, 1, 10**5), help=told)
-    told = "seconds that a whole run may take (3600); a longer run ends with status 2"
-    add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help=told)
+    text = "repeat a run; no ratio is certified, because a solution could know the seed"
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=text)
+    text = "seconds that a request may take longer than the reference (60); loading a file may take ten times that"
+    add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help=text)
+    text = "least number of timed calls, as far as 4 requests can hold them (default: 30, on a CPU 8)"
+    add("--trials", metavar="T", type=number(int, 1, 10**5), help=text)
+    text = "seconds that a whole run may take (3600); a longer run ends with status 2"
+    add("--within", metavar="T", type=number(float, 1, 1e7), default=3600.0, help=text)
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--gradients", action="store_true", help="any: judge gradients too, which KernelBench does not ask for")
-    told = "judge batches too (default: only if no --solution is given)"
-    add("--batches", action=argparse.BooleanOptionalAction, help=told)
+    text = "judge batches too (default: only if no --solution is given)"
+    add("--batches", action=argparse.BooleanOptionalAction, help=text)
     add("--json", metavar="FILE", help="write the record of the run to this file")
     options = parser.parse_args(argv)
     options.problem = options.problem or ("any" if options.reference else "lower")
-    options.reference = options.reference or home("reference_model.py")
+    options.reference = options.reference or path_beside_this_file("reference_model.py")
     # The device of a tensor has an index, as in cuda:0, even if --device is cuda.
     options.device = torch.empty(0, device=options.device).device
     cuda = options.device.type == "cuda"
-    for option, instead in PROBLEMS[options.problem].func.foreign_options.items():
+    for option, advice in PROBLEMS[options.problem].func.foreign_options.items():
         if getattr(options, option):
-            parser.error(f"argument --{option.replace('_', '-')}: is not for --problem {options.problem}; {instead}")
+            parser.error(f"argument --{option.replace('_', '-')}: is not for --problem {options.problem}; {advice}")
     if options.tf32 and not (cuda and options.dtype in ("float32", None)):
-        given = f"--dtype {options.dtype} --device {options.device}"
-        parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but {given} is given")
+        combination = f"--dtype {options.dtype} --device {options.device}"
+        parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but {combination} is given")
     options.batches = options.solution is None if options.batches is None else options.batches
-    options.solution = options.solution or home("model_new.py")
+    options.solution = options.solution or path_beside_this_file("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
     return options
 
 
 def constants_of(texts):
     """Parses the values of --set NAME=VALUE."""
-    found = {}
+    values = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            found[name.strip()] = ast.literal_eval(value.strip())
+            values[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
             accepted = "NAME=VALUE with a number, a string or a tuple of these"
             raise CannotRun(f"--set {text}: {accepted} is accepted") from None
-    return found
+    return values
 
 
 def begin(run, stack, who, texts, sandbox):
@@ -1740,29 +1741,29 @@ def begin(run, stack, who, texts, sandbox):
     setattr(run, who, contender)
     classes = run.problem.classes(who)
     memory = {"device": str(run.device), "size": slab.size, "handle": slab.handle}
-    told = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
-    run.guard = told["guard"]  # this answer can be trusted, because the child has not loaded any file yet
+    start_answer = contender.ask("start", STARTING, who=who, **memory, **run.problem.player)
+    run.guard = start_answer["guard"]  # this answer can be trusted, because the child has not loaded any file yet
     if who == "solution":
-        for what in (name for name in LEFT_OPEN if not run.guard[name]):
-            told = f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}"
-            run.report.check("guard", "note", told)
-        reference = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
-        contender.ask("expose", LOADING * run.options.timeout, **reference, classes=classes)
+        for guard in (name for name in LEFT_OPEN if not run.guard[name]):
+            note = f"without {guard}, which this system has not, the solution's process could {LEFT_OPEN[guard]}"
+            run.report.check("guard", "note", note)
+        reference_file = {"path": run.reference.path, "text": texts["reference"], "found": run.reference_class}
+        contender.ask("expose", LOADING * run.options.timeout, **reference_file, classes=classes)
         contender.printed = b""
     file = {"path": contender.path, "text": texts[who], "classes": classes, "tf32": run.tf32}
-    answer = contender.ask("load", LOADING * run.options.timeout, **file)
-    found = answer.get("class", "nothing")
-    if found is None:
+    load_answer = contender.ask("load", LOADING * run.options.timeout, **file)
+    class_name = load_answer.get("class", "nothing")
+    if class_name is None:
         raise CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
-    if found not in classes:
-        raise contender.fault(f"'s process says that it has loaded {printable(found)}")
-    contender.examine_settings(answer)
+    if class_name not in classes:
+        raise contender.fault(f"'s process says that it has loaded {printable(class_name)}")
+    contender.examine_settings(load_answer)
     if who == "reference":
-        run.reference_class = found
-    print(f"{who:<10}{printable(contender.path)}: {found}")
+        run.reference_class = class_name
+    print(f"{who:<10}{printable(contender.path)}: {class_name}")
     if contender.printed:
-        told = f"the {who} prints while it is loaded; it stands on standard error here"
-        run.report.check("standard output", "note", told)
+        note = f"the {who} prints while it is loaded; it stands on standard error here"
+        run.report.check("standard output", "note", note)
         contender.printed = b""
 
 
@@ -1770,10 +1771,10 @@ def judge(run, texts):
     """Runs the whole judgement. All processes that it starts have ended when it returns."""
     with Sandbox() as sandbox, contextlib.ExitStack() as stack:
         if run.problem.measures_first:
-            with contextlib.ExitStack() as first:
+            with contextlib.ExitStack() as measuring_stack:
                 run.references_slab = Slab(run.device, 1 << 21)
-                first.callback(run.references_slab.close)
-                begin(run, first, "reference", texts, sandbox)
+                measuring_stack.callback(run.references_slab.close)
+                begin(run, measuring_stack, "reference", texts, sandbox)
                 run.problem.measure()
         run.share()
         begin(run, stack, "reference", texts, sandbox)
@@ -1785,8 +1786,8 @@ def judge(run, texts):
         except CannotRun as reason:
             run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
-            timed = [] if run.options.no_timing else list(MODES) if run.gradients else ["forward"]
-            stopwatches = [Stopwatch(run, mode) for mode in timed]
+            timed_modes = [] if run.options.no_timing else list(MODES) if run.gradients else ["forward"]
+            stopwatches = [Stopwatch(run, mode) for mode in timed_modes]
             begin(run, stack, "solution", texts, sandbox)
             run.problem.construct_solution()
             run.judgement.values()
@@ -1803,8 +1804,8 @@ def judge(run, texts):
                 raise
             run.report.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution.printed:
-            told = f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}"
-            run.report.check("standard output", "WRONG", told)
+            detail = f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}"
+            run.report.check("standard output", "WRONG", detail)
 
 
 def read_texts(options):
@@ -1834,8 +1835,8 @@ def examine_the_path_of_the_record(name):
     """
     path = Path(name)
     if name.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
-        told = "is a folder, a device, Python or not writable; a file in an existing folder is accepted"
-        raise CannotRun(f"--json {path}: {told}")
+        reason = "is a folder, a device, Python or not writable; a file in an existing folder is accepted"
+        raise CannotRun(f"--json {path}: {reason}")
 
 
 def write_record(path, record):
@@ -1870,9 +1871,9 @@ def referee(options):
     print(run.problem.title)
     print(f"on {options.device} ({name}), torch {torch.__version__}, Python {sys.version.split()[0]}")
     judge(run, texts)
-    report, seconds = run.report, time.perf_counter() - run.report.begun
-    calls = len(report.rows) + sum(times["solution"]["calls"] for times in report.timings.values())
-    told = sentence(run, calls)
+    report, seconds = run.report, time.perf_counter() - run.report.start_time
+    call_count = len(report.rows) + sum(times["solution"]["calls"] for times in report.timings.values())
+    verdict_line = sentence(run, call_count)
     print(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
     status = 1 if report.findings else 0
     if options.json:
@@ -1886,8 +1887,8 @@ def referee(options):
             "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
             "guard": run.guard,
             "verdict": "wrong" if report.findings else "ok",
-            "sentence": told,
-            "calls": calls,
+            "sentence": verdict_line,
+            "calls": call_count,
             "seconds": seconds,
             "ratio": report.timings.get("forward", {}).get("ratio"),
             "rows": report.rows,
@@ -1896,36 +1897,36 @@ def referee(options):
         }
         if not write_record(options.json, record):
             status = status or 2  # the verdict is printed all the same
-    print(told)
+    print(verdict_line)
     return status
 
 
-def sentence(run, calls):
+def sentence(run, call_count):
     """Returns the verdict, which is the last line of the output, for readers who read no other line."""
     name, findings = printable(os.path.basename(run.options.solution)), run.report.findings
-    for what, detail in findings.items():
-        told = f"WRONG: {name} is convicted in {setting(run)}. {what}: {detail}"
-        told += f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
-        return told + (f" Hint: {told_by}." if (told_by := run.problem.hint()) else "")
-    if not calls:
+    for finding, detail in findings.items():
+        verdict_line = f"WRONG: {name} is convicted in {setting(run)}. {finding}: {detail}"
+        verdict_line += f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
+        return verdict_line + (f" Hint: {hint}." if (hint := run.problem.hint()) else "")
+    if not call_count:
         raise CannotRun("no call was judged")
-    told = f"all holds: {name} {run.problem.claim} in all of {calls} calls"
-    told += ", all with the same inputs" if run.problem.never_varies else " with inputs of their own"
-    told += ", gradients included" if run.gradients else "; gradients were not looked at"
+    verdict_line = f"all holds: {name} {run.problem.claim} in all of {call_count} calls"
+    verdict_line += ", all with the same inputs" if run.problem.never_varies else " with inputs of their own"
+    verdict_line += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.report.timings.get("forward")):
-        return f"{told}; its time was not measured"
-    unfit = times["noisy"] or times["too_short"]
-    if unfit:
-        told += f"; at {run.problem.label} it is {ratio(times)}"
+        return f"{verdict_line}; its time was not measured"
+    has_no_ratio = times["noisy"] or times["too_short"]
+    if has_no_ratio:
+        verdict_line += f"; at {run.problem.label} it is {ratio(times)}"
     else:
-        told += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}"
-        told += f", the reference {duration(times['reference_us'])}"
+        verdict_line += f"; at {run.problem.label} it takes {duration(times['solution']['us'])}"
+        verdict_line += f", the reference {duration(times['reference_us'])}"
     if run.options.seed is not None:
-        return f"{told}; with --seed, which repeats a run, no ratio is certified"
-    if unfit:
-        return told
-    told += f": {ratio(times)}"
-    return told + (f" (forward and backward {ratio(run.report.timings['gradients'])})" if run.gradients else "")
+        return f"{verdict_line}; with --seed, which repeats a run, no ratio is certified"
+    if has_no_ratio:
+        return verdict_line
+    verdict_line += f": {ratio(times)}"
+    return verdict_line + (f" (forward and backward {ratio(run.report.timings['gradients'])})" if run.gradients else "")
 
 
 def main(argv=None):

@@ -714,7 +714,7 @@ def test_a_run_ends_within_its_bound(quick, capsys):
 def test_a_run_ends_within_its_bound_while_no_child_is_waited_for():
     """Comparisons of large results had no bound."""
     run = object.__new__(check.Run)
-    run.report = types.SimpleNamespace(begun=time.perf_counter() - 10.0)
+    run.report = types.SimpleNamespace(start_time=time.perf_counter() - 10.0)
     run.options = types.SimpleNamespace(within=5.0)
     run.device, run.problem, run.reference = torch.device("cpu"), None, None
     examine, send = check.Judgement(run).examine, check.Requests(run).send
@@ -1290,7 +1290,7 @@ def test_percentiles():
 def watch_of(reference):
     """A Stopwatch that has timed these requests of the reference before the solution was loaded."""
     watch = object.__new__(check.Stopwatch)
-    watch.fixed = 0.0
+    watch.overhead = 0.0
     watch.alone = watch.summary(reference)
     return watch
 
@@ -1400,8 +1400,8 @@ def test_what_memory_cannot_have_moved_is_impossible(clock):
     run["judgement"] = types.SimpleNamespace(examine=lambda *_: None)
     run["choices"] = types.SimpleNamespace(in_pieces=lambda calls: [calls])
     run["problem"] = types.SimpleNamespace(timed_calls=lambda *_: [None], find_truths=lambda _: None)
-    watch.run, watch.each, watch.mode = types.SimpleNamespace(**run), {contender: 1.0, None: 1.0}, "forward"
-    watch.target, watch.most, watch.least, watch.fixed, watch.reference_seconds = 1.0, 1, 1, 0.0, 1.0
+    watch.run, watch.best, watch.mode = types.SimpleNamespace(**run), {contender: 1.0, None: 1.0}, "forward"
+    watch.target, watch.most_calls, watch.least_calls, watch.overhead, watch.reference_seconds = 1.0, 1, 1, 0.0, 1.0
     watch.peak, watch.cache, watch.bytes = 1e12, 10_000_000, 50_000_000
     took |= {"inside": 41.0, "outside": 41.0}
     watch.request(contender)
@@ -1444,7 +1444,7 @@ def test_what_the_judge_itself_takes_is_not_blamed_on_others():
 def test_what_a_request_takes_for_each_call_is_not_the_calls():
     """At N = 64 the verdict was 0.04x, of a solution that both clocks of the child gave 0.34x."""
     watch = object.__new__(check.Stopwatch)
-    watch.fixed, watch.besides_a_call = 500e-6, 20e-6
+    watch.overhead, watch.call_overhead = 500e-6, 20e-6
     requests = [(500, 500e-6 + 500 * 20e-6 + 500 * 40e-6, [40.0] * 500)] * 3
     assert watch.summary(requests)["outside_us"] == pytest.approx(40)
     swift = [(500, 500e-6 + 500 * 2e-6, [2.0] * 500)] * 3  # at most half of what a request takes is not its calls
