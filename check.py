@@ -1091,9 +1091,9 @@ class Requests:
         return sorted(timeit.repeat(lambda: (self.run.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))[4]
 
     def wait_for_a_quiet_gpu(self):
-        """Waits until the GPU is idle, before calls are requested from the solution.
+        """Waits until the GPU is idle.
 
-        Otherwise work that the solution has left running could compute results before the clock starts.
+        Otherwise work that the solution has left running could compute its results before the clock starts.
         """
         deadline = time.perf_counter() + QUIETING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
@@ -1154,10 +1154,11 @@ class Requests:
         if is_reference:
             contender.examine_schedule()
         self.has_been_scarce = self.has_been_scarce or run.cuda and is_scarce(run.device)
-        if self.has_been_scarce and timed:
+        waits_for_memory = self.has_been_scarce and timed
+        if waits_for_memory:
             self.reserve(call_descriptions[0]["expected"])
             self.wait_for_fast_memory()
-        if run.cuda and not is_reference:
+        if waits_for_memory or run.cuda and not is_reference:
             self.wait_for_a_quiet_gpu()
         call_answers, results, seconds = self.time(contender, calls, call_descriptions, limit)
         self.inspect(contender, calls, call_descriptions, call_answers, results, limit)
