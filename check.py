@@ -1,11 +1,12 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-The judge runs the solution in a process of its own. It makes 35 to 450 calls with fresh inputs of many magnitudes and
-structures, and up to about 100 of the calls repeat earlier ones. Each element of each result is compared with a result
-in float64 or better (`any`: if the reference runs in float64). The six built-in problems are judged at many sizes, with
-gradients, and `any` at the sizes of its file. Then the judge times the solution and the reference in turns, and judges
-the timed results too. The last line is the verdict: `all holds: ...` with the times and their ratio, or `WRONG: ...`.
-docs/judge.md has the details. The solution has restricted rights, but runs as you: it can read your files, for example.
+The judge runs the solution in a process of its own, with 35 to 470 calls on inputs of many magnitudes and structures.
+Up to about 100 of the calls repeat earlier ones. A built-in problem (--problem) is judged at many sizes and with
+gradients, and `any`, the problem of a --reference file, at the sizes of that file. Each element of each result is
+compared with a result in float64 or better, if the reference runs in float64. Then the judge times the solution and the
+reference in turns, and judges the timed results too. The last line is the verdict: `all holds: ...` with the times and
+their ratio, or `WRONG: ...`. docs/judge.md has the details. The solution has restricted rights, but runs as you: it can
+read your files, for example.
 
     python check.py                                    judges model_new.py against reference_model.py, beside this file
     python check.py --solution theirs.py               anybody's KernelBench-style file
@@ -210,8 +211,9 @@ class Slab:
 # ==== 2. The child ====
 #
 # A child is a process in which the reference or the solution runs. The code of this section answers the judge's
-# requests there. A solution can read and change everything in its process. So the judge takes nothing on trust that
-# this process says in the solution's favour.
+# requests there. A solution can read and change everything in its process. So the judge reads the results out of the
+# memory of this process by itself, and has a clock of its own. Some checks, such as the comparison of settings, can be
+# made only in this process, and a solution that changes the code of this section could evade these checks.
 
 
 def describe(error):
@@ -626,9 +628,10 @@ def serve(channel):
 ANSWER_BYTES = 16 << 20  # the largest size of one answer, in bytes
 RELAYED_LINES = 200  # the most lines of a child's output that the judge passes on
 STARTING = 300.0  # the time limit in seconds for a child to start, mostly for `import torch`
-# Requests to the reference, and the loading and constructing of a solution, may take this many times --timeout. A
-# solution's calls have no such factor, even if the first one compiles code. In inference_mode they get this many times
-# --timeout in addition. Reading the child's clock has no such factor either.
+# A request to the reference may take this many times --timeout, and so may loading or constructing a solution. The
+# calls of a solution may take --timeout longer than the reference's, even if the first call compiles code. The
+# reference makes no calls in inference_mode, so there the solution's calls may take this many times --timeout, plus
+# --timeout.
 LOADING = 10
 QUIETING = 20.0  # the time limit in seconds for a GPU to become idle
 CLEARING = 0.3  # the time limit in seconds for a GPU's memory to become as fast as it was at its best
@@ -1075,7 +1078,8 @@ class Choices:
 class Requests:
     """Sends calls to a contender, writes their inputs into its memory, and takes the results out of it."""
 
-    # The result of probe() in seconds, before any line of the solution has run. Run.share() sets it.
+    # The time in seconds that probe() takes on an idle GPU. Run.share() measures it before any line of the solution has
+    # run.
     quiet = 0.0
     # A float32 tensor with 1/128 of a GPU's memory, which wait_for_fast_memory() reads. Run.share() sets it.
     meter = None
@@ -1596,16 +1600,19 @@ class Stopwatch:
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
         best = min(t["us"] for t in references)
-        # The child's clock counts for the reference in any case, because the reference can be trusted.
+        # `quiet` is the reference's shortest time. The child's clock is considered for the reference even where the
+        # judge's clock counts, because the reference can be trusted.
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        # A solution counts as slower only if two of its times exceed the reference's slowest time by more than 7 %. The
-        # two are the 10th percentile by the child's clock and the median by the judge's clock. The slowest time, by the
-        # reference's clock, is its 90th percentile in turns with the solution or one of its two medians. Medians alone
-        # would not do: a copy of a network of many short kernels can get a ratio of 0.5.
+        # A solution counts as slower only if its 10th percentile by its child's clock and its median by the judge's
+        # clock both exceed `slowest` by more than 7 %. `slowest` is the largest of three times by the clock of the
+        # reference's child: the 90th percentile and the median in turns with the solution, and the median without the
+        # solution. To compare nothing but medians would not do: a copy of a network of many short kernels can get a
+        # ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(judged["inside"]["p10_us"], judged["outside_us"]) > (1 + TOLERANCE[1]) * slowest
-        # A solution certainly is faster if its slow calls (90th percentile) and its time are below the reference's
-        # shortest time. This is the 10th percentile in turns with the solution, or one of the two medians.
+        # A solution certainly is faster if its 90th percentile by its child's clock and its time are below `shortest`.
+        # `shortest` is the smallest of three times of the reference: the 10th percentile in turns with the solution,
+        # the time in turns, and the time without the solution.
         shortest = min(times["reference"]["inside"]["p10_us"], *(t["us"] for t in references))
         faster = max(judged["inside"]["p90_us"], judged["us"]) < shortest
         may_be_noise = quiet < judged["us"] / (1 + TOLERANCE[0]) and not slower
@@ -1829,10 +1836,10 @@ def read_texts(options):
 
 
 def examine_the_path_of_the_record(name):
-    """Refuses a bad --json before the long work.
+    """Refuses a bad path for --json before the long work.
 
-    Without this check, root could overwrite a device with the record. `--json theirs.py`, where the record's name was
-    forgotten, would overwrite the solution's file.
+    Otherwise the record could replace a device if root runs the judge, or a Python file if somebody writes
+    `--json theirs.py` and means `--solution theirs.py`.
     """
     path = Path(name)
     if name.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):

@@ -402,7 +402,8 @@ struct TileOrder {
   int rows, cols;   // how many rows and columns of tiles one C has
   KRange x_range, y_range;
   int c_lower;
-  int edge, depth;   // the edge of a tile, and the number of all k, in the units of `make`
+  // The edge of a tile, and the length of k. Both are multiples of the argument `unit` of `make`, which is below
+  int edge, depth;
 
   // `edge` and `unit` are in elements. The result has the edge and the k of tiles in units.
   HOST_DEVICE static TileOrder make(const Product& p, int edge, int unit = 1) {
@@ -695,10 +696,10 @@ _CUDA_POLICY = r"""
 
 // ---- Policy: the splits of the split-tf32 and the mma kernel.
 
-// 2026-11-24. Tiles of at most two k-blocks are not split, since every split takes time to start and to end. If the
-// longest tile of a product has fewer than three k-blocks, no tile is split. In 16-bit types this bound is five
-// k-blocks, since 16-bit k-blocks take the least time.
-constexpr int kMinSplitKBlocks = 2, kMinSharedKBlocks = 3, kMinSharedKBlocks16Bit = 5;
+// 2026-11-24. Only tiles of more than two k-blocks are split, since every split takes time to start and to end. The
+// k-blocks of 16-bit types take the least time. With these types, no tile is split unless the longest tile of the
+// product has at least five k-blocks.
+constexpr int kMinSplitKBlocks = 2, kMinSharedKBlocks16Bit = 5;
 // An even share is the number of k-blocks of all tiles, divided by the number of CTAs that the GPU holds at once. If
 // the GPU has no room for all clusters at once, only tiles of more than 8 / 5 of an even share are split.
 constexpr int64_t kCrowdedShareNumerator = 8, kCrowdedShareDenominator = 5;
@@ -714,7 +715,7 @@ inline SplitPlan choose_split_plan(const Product& p, int block_k, int64_t cluste
   const int64_t tiles = tile_order.count(), ctas_at_once = clusters_at_once * SplitPlan::kMostSplits;
   auto length = [&](int group) { return in_k_blocks.length(group); };
   const int64_t even_share = ctas_at_once ? p.batches * in_k_blocks.work() / ctas_at_once : in_k_blocks.depth;
-  const int min_shared_k_blocks = block_k == kBlock ? kMinSharedKBlocks16Bit : kMinSharedKBlocks;
+  const int min_shared_k_blocks = block_k == kBlock ? kMinSharedKBlocks16Bit : 0;
   for (int64_t longest = std::max<int64_t>(kMinSplitKBlocks, even_share);
        longest < length(0) && length(0) >= min_shared_k_blocks; longest += 1 + longest / kLongestStepFraction) {
     int64_t by_all = 0, by_half = 0;   // how many tiles four CTAs share, and how many two CTAs share
@@ -819,8 +820,9 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// 2026-11-25. If the GPU has enough SMs, four CTAs share the k of a small tile from 48 k-blocks on. If an operand is
-// triangular, this bound is 64. Otherwise two CTAs share the k of a small tile from 32 k-blocks on.
+// 2026-11-25. Four CTAs share the k of each small tile if the GPU has at least four SMs per small tile, and the product
+// has at least 48 k-blocks, or 64 if an operand is triangular. If four CTAs do not share it, two CTAs do if the GPU has
+// at least two SMs per small tile, and the product has at least 32 k-blocks.
 constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
 // Products with a triangular operand have large tiles if there are more than 11 / 5 small tiles per SM.
 constexpr int64_t kSmallTilesPer5Sms = 11;
@@ -938,7 +940,8 @@ constexpr int64_t kMaxTensorMapStride = int64_t(1) << 38;
 int operands_to_copy(const Product& p, Kernel kernel) {
   if (kernel != kSixteenBitKernel && kernel != kMmaKernel) return 0;   // the other kernels need no aligned strides
   const bool by_elements = kernel == kMmaKernel && p.k <= (p.type < kFloat16 ? kMaxKByElements : kMaxKByElements16Bit);
-  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;   // elements in 16 bytes
+  // The number of elements in 16 bytes, or 1 if the mma kernel copies by elements
+  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
   // A kernel can read an operand if one stride is 1, and its other strides and its address are multiples of the unit
   auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t* batch) {
     return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < kMaxTensorMapStride &&
@@ -952,11 +955,13 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 
 // 2026-11-26. "Whole" means that both triangles of a symmetric 16-bit C are computed. A C of another type is never
 // computed whole. A 16-bit C of at most 256 rows is computed whole on every GPU. On GPUs of compute capability 9.0 a
-// larger C is computed whole up to these sizes:
-//   L L^T             1024 rows, or two small tiles per SM; beyond them `mirror` is launched as well
+// larger C is computed whole up to these sizes. The small tiles of both triangles are counted, in all products of the
+// batch.
+//   L L^T             1024 rows, or two small tiles per SM, whichever allows more
 //   X X^T, k < 3072   one small tile per two SMs (2026-11-25)
 //   X X^T, k >= 3072  one small tile per four SMs
-// With a long k the lower triangle alone is faster, because more CTAs can share each of its tiles.
+// If a larger L L^T is not computed whole, `mirror` is launched after the kernel. With a long k it is faster to compute
+// the lower triangle alone, because more CTAs can share each of its tiles.
 constexpr int kMaxWholeSize = 256, kMaxWholeMaskedSize = 1024, kLongWholeK = 3072;
 
 bool is_computed_whole(const Product& p, const Gpu& gpu) {
@@ -1428,7 +1433,7 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
   check(cudaLaunchKernelEx(&launch.config, kKernel, arguments...));
 }
 
-// ---- Launching: conditions and types as constants.
+// ---- Launching: run-time conditions and element types as template arguments.
 
 // Represents a condition of the host as a type. std::visit turns this type into a template argument.
 using Condition = std::variant<std::false_type, std::true_type>;
@@ -2350,7 +2355,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   __syncthreads();
   MmaFragments fragments[2];   // the fragments of this step, and of the next one
   read(0, 0, fragments[0]);
-  // `total` is the sum of the chains that have ended. In the end it is added to `sum`
+  // `total` is used for float32 only. It is the sum of the chains that have ended, and in the end it is added to `sum`
   MmaSums<T> sum = {}, total = {};
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
@@ -2549,12 +2554,14 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 
 // Waits until a tile has arrived in the ring, and returns the tile. tile_seq is its number among the tiles that this
 // cluster requests. Consumers may give it modulo 2 * kQueued, which changes neither the entry nor the parity.
-// Producers and consumers call this for every tile. In SixteenBitPolicy two mask warps, which set elements beyond a
-// diagonal to zero, call it as well. No entry of the ring is overwritten too early, for two reasons:
-//   - The thread that requests tiles is at most kDepth k-blocks ahead of all consumers. The ring has more entries.
+// Without a queue, the function returns a tile whose row is -1. Producers and consumers call it for every tile that
+// comes from the queue. In SixteenBitPolicy two mask warps, which set elements beyond a diagonal to zero, call it as
+// well. No entry of the ring is overwritten too early, for two reasons:
+//   - The thread that requests tiles is at most kDepth k-blocks ahead of the slowest consumer. Every tile has at least
+//     one k-block. So the thread is at most kDepth + 1 tiles ahead, and the ring has more entries than that.
 //   - The mask warps cannot fall behind. If an operand is triangular, each tile has masked blocks, for which the
-//     consumers wait. The only exception is a half of a tile that lies beyond the last column of C. Only a cluster's
-//     first tile may be such a half, since is_skipped leaves out all others.
+//     consumers wait. The only exception is a column half that itself lies beyond the last column of C. Only a
+//     cluster's first tile may be such a half, since is_skipped leaves out all others.
 template <typename Policy>
 DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2803,7 +2810,7 @@ struct SixteenBitProduct {
   // The dimensions of a tensor map are (k, line, batch) if the operand is K-major, and (line, k, batch) if it is
   // MN-major
   CUtensorMap x, y;
-  // p.x_batch and p.y_batch, counted in steps of the maps' third dimension
+  // The strides of the batch in X and Y, each divided by batch_unit, which is the step of a map's third dimension
   int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];
   Product p;
   ClusterTiles tiles;
@@ -3340,8 +3347,8 @@ struct Packed {
   int blocks_each;                  // blocks per matrix
   uint8_t* blocks;
   BlockMetadata* metadata;          // one per block
-  uint32_t* wide_by_row;            // one mask per row of blocks: see mask_words
-  uint32_t* wide_by_col;            // one mask per column of blocks
+  // One bit mask per row of blocks, and one per column of blocks. A bit mask marks wide blocks: see mask_words
+  uint32_t *wide_by_row, *wide_by_col;
 };
 
 // Returns the index of the packed matrix that a product of the batch reads.
@@ -3514,7 +3521,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began
   auto falls_back = [&] {
     if (!is_reset || !(progress & kFallback)) return false;
-    __threadfence();   // acquires the Control that was written before the progress
+    // Without this fence, the load below could return a value from before CTA 0's reset. Then the block would be
+    // skipped wrongly
+    __threadfence();
     return load_relaxed(&args.controls[matrix].fallback) != 0;
   };
   if (blockIdx.x >= kFirstBlocks && has_own_matrix() && __syncthreads_or(falls_back())) return;
@@ -3837,7 +3846,8 @@ struct Fp16x3Policy {
   // All splits of a tile come from the queue in order. So the other splits have begun before the last one waits for
   // them.
   static constexpr bool kQueuesFirstTile = true;
-  static constexpr bool kProducerRequestsTiles = false;   // the X producer requests tiles: see run_policy_warps
+  // A second producer thread, which copies X, requests the tiles: see run_policy_warps
+  static constexpr bool kProducerRequestsTiles = false;
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -4383,9 +4393,10 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 
 # ---- Launching: the fp16x3 kernels with their workspace, and products by any kernel. ----
 #
-# Takes a Product and the kernel that was chosen for it. For gradients it takes two Products, and the workspace of the
-# forward product. Produces the launches, all on one stream. The fp16x3 kernels share one allocation, the workspace. The
-# host never waits for a kernel. So pack_blocks leaves its findings in the workspace, where the next kernels read them.
+# Takes a Product and the kernel that was chosen for it. For gradients it takes the forward product, its workspace, and
+# the Products of the two gradients. Produces the launches, all on one stream. The fp16x3 kernels share one allocation,
+# the workspace. The host never waits for a kernel. So pack_blocks leaves its findings in the workspace, where the next
+# kernels read them.
 _CUDA_FP16X3_LAUNCH = r"""
 // [begin fp16x3 launches]
 // ---- fp16x3, launching: what is to be packed.
@@ -4619,7 +4630,7 @@ Tensor make_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
 // the launchers.
 struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
-  mutable Tensor workspace;   // keeps the allocated memory until the call ends
+  mutable Tensor workspace;   // keeps the memory that was allocated last until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
     // The driver's functions need a current context. If the device is already current, the guard makes no context. The
     // query of priorities makes a context if the thread has none. If the thread has one, such as a green context, the
@@ -4646,8 +4657,9 @@ ElementType element_type(const Tensor& t) {
   return ElementType(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
-// Whether torch's settings (set_float32_matmul_precision, allow_tf32, fp32_precision) allow TF32. `precision` is
-// at::Context::float32Precision. Its arguments and its result are strings in torch 2.9, and enumerators from 2.10 on.
+// Whether torch's settings (set_float32_matmul_precision, allow_tf32, fp32_precision) allow TF32. `precision` points to
+// the member function at::Context::float32Precision. It is a parameter so that its type is deduced: the arguments and
+// the result are strings in torch 2.9, and enumerators from 2.10 on.
 template <typename Precision, typename Backend, typename Operation>
 bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
   if constexpr (std::is_same_v<Precision, std::string>)
@@ -4793,7 +4805,8 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   const Structure masks(structure, contraction);
   // The dimension of k is x_k in X and y_k in Y. The other dimension of X is -3 - x_k.
   const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;
-  // A kernel may read only one of the two operands of a symmetric product, so both must have the same strides
+  // For a symmetric product, the 16-bit kernel assumes that Y has the layout of X, and in some tiles it reads X in
+  // place of Y. So both must have the same strides
   if (masks.c == kSymmetric && x.strides() != y.strides()) return false;
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kFull || x.size(-1) == x.size(-2)) &&
          (masks.y == kFull || y.size(-1) == y.size(-2)) && (masks.c == kFull || x.size(-3 - x_k) == y.size(-3 - y_k));
@@ -5790,9 +5803,11 @@ _GRADIENTS = {
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     """Returns the floating-point operations of a product, two per multiply-add, for torch's FlopCounterMode.
 
-    Each mask demands that one of the indices i, j, k is at most another one. The number of multiply-adds is
-    N (N + 1) (2 N + 1) / 6 for two masks that bound one index from the same side. It is N (N + 1) (N + 2) / 6 for two
-    masks that put all three indices into one order, and for three masks.
+    Element (i, j) of C is a sum over k, and masked matrices are N x N. Each mask demands that one of i, j, k is at most
+    another one. One mask leaves the share (N + 1) / (2 N) of the multiply-adds. Two masks leave
+    N (N + 1) (2 N + 1) / 6 of them if they bound one index by both others, such as k <= i and k <= j in L U. If two
+    masks put all three indices into one order, such as j <= k <= i in L L, they leave N (N + 1) (N + 2) / 6. Three
+    masks leave as many.
     """
     *batch, m, n = out_val.shape
     k, (x, y, c) = X.shape[-2 if contraction == _TN else -1], _masks(structure, contraction)
@@ -5867,8 +5882,12 @@ class _Product(torch.autograd.Function):
 
 
 class _Inverse(torch.autograd.Function):
-    """The autograd rules of X = L^-1. In forward mode dX = -X dL X. In reverse mode dL = -X^T G X^T for G = dX, and the
-    elements of dL that L does not have are zero."""
+    """The autograd rules of X = L^-1.
+
+    In forward mode the tangent of X is -X dL X, where dL is the tangent of L. In reverse mode the gradient of L is
+    -X^T G X^T, where G is the gradient of X. It is set to zero above the diagonal and, if `unit` is true, on the
+    diagonal.
+    """
 
     def setup_context(ctx, inputs, output):
         ctx.unit = inputs[1]
@@ -6055,19 +6074,19 @@ def tril_matmul(A, B):
     """Returns the product of two lower triangular matrices, C = tril(A) @ tril(B).
 
     Args:
-        A, B: tensors (..., N, N) with N >= 0 and any strides, of one dtype and on one device. The dtype is float32,
-            float64, float16 or bfloat16. The leading dimensions broadcast as in torch.matmul. Elements above the
-            diagonals have no effect, even if they are NaN.
+        A, B: tensors (..., N, N) with N >= 0 and any strides, on one device. Their dtype is the same, except under
+            autocast: float32, float64, float16 or bfloat16. The leading dimensions broadcast as in torch.matmul.
+            Elements above the diagonals have no effect, even if they are NaN.
 
     Returns:
-        A contiguous tensor C (..., N, N) of the same dtype. C[i, j] is the sum over k = j..i of A[i, k] * B[k, j] where
-        i >= j, and exactly zero where i < j.
+        A contiguous tensor C (..., N, N) of the same dtype, or of autocast's. C[i, j] is the sum over k = j..i of
+        A[i, k] * B[k, j] where i >= j, and exactly zero where i < j.
 
     C is differentiable any number of times. For G = dC the gradients are dA = tril(tril(G) @ tril(B)^T) and
     dB = tril(tril(A)^T @ tril(G)). Elements above the diagonals are no inputs, and their gradients are zero.
 
     Raises:
-        TypeError: An operand is no tensor, is not dense, or has another dtype.
+        TypeError: An operand is not a torch.Tensor, is sparse or nested, or has a dtype other than these four.
         ValueError: An operand has fewer than two dimensions or is not square, the sizes differ, or the leading
             dimensions do not broadcast.
         RuntimeError: The dtypes or the devices differ, the kernels for a CUDA tensor were not built, or a launch has

@@ -137,8 +137,10 @@ class Bench:
         self.single_size = 4096 if sizes is None or 4096 in sizes else max(sizes)
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
-    solution = functools.cached_property(lambda self: load(self.solution_file))
     against = functools.cached_property(lambda self: self.against_file and load(self.against_file))
+    # The older file is loaded first. Calls of either file that go through torch's dispatcher run the kernels of the file that was loaded
+    # last, because torch has one operator per name.
+    solution = functools.cached_property(lambda self: (self.against, load(self.solution_file))[1])
     peers = functools.cached_property(lambda self: load(ROOT / "benchmarks" / "peers.py"))
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
@@ -430,8 +432,8 @@ def suite_family(bench, record):
                     identity = torch.eye(shape[-1], device=bench.device).expand(shape)
                     reference_call, drawn = functools.partial(torch.linalg.solve_triangular, X, identity, upper=False), [X]
                 calls = {"reference": reference_call, "ours": functools.partial(getattr(bench.solution, function), *drawn, **options)}
-                # Inverses have no side `before`. They always go through torch's dispatcher, which has one operator per name, so both files
-                # would run the kernel of the file that was loaded last.
+                # Inverses have no side `before`. They always go through torch's dispatcher, so the older file would run this file's kernels
+                # (see Bench.solution).
                 if bench.against and Y is not None:
                     calls["before"] = functools.partial(getattr(bench.against, function), *drawn, **options)
                 calls |= bench.further_sides(further, X, Y)[0]
@@ -607,8 +609,8 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 
 def suite_build(bench, record):
-    """Measures the seconds of an import and of a first call. In the cold state the import compiles the kernels. In the warm state it finds
-    them compiled."""
+    """Measures the seconds of `import torch`, of the solution's import and of its first call, in a new process each time. In the cold state
+    the solution's import compiles the kernels. In the warm state it finds them compiled."""
     file = bench.solution_file.resolve()
     steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
     steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
@@ -822,9 +824,9 @@ def main(arguments):
     }
     for name in dict.fromkeys(options.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
-            # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported. A second copy of the
-            # file in this process would not be safe. torch has one operator per name, so calls that go through torch's dispatcher would run
-            # the kernel of the copy that was loaded last.
+            # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported, and this process may
+            # have imported it already. Importing it again would not help the other suites: torch has one operator per name, so their calls
+            # that go through torch's dispatcher would run the kernels of the copy that was loaded last.
             sys.stdout.flush()
             command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", FORCED]  # the last --suite counts
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode

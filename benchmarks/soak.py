@@ -942,8 +942,15 @@ TRAININGS = [("DDP", torch.float32), ("DDP", torch.bfloat16), ("FSDP", torch.flo
 STEPS, RATE = 3, 0.1
 
 
+def sum_in_float32():
+    """Makes torch sum its own 16-bit products in float32, as the solution does. Otherwise excuse() would allow too large errors."""
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
+
+
 def first_call(file, device, number, seed):
     """Makes a first call, in a process of its own. The process ends with status 1 if a result is wrong or missing."""
+    sum_in_float32()
     dtype, N, how = FIRST_CALLS[number]
     solution, judge = benchmark.load(file), Judge(device)
     call = Call(seed, number, dtype, False, "lower", (N,) * 3, (), False, ("rows",) * 3, "uniform", how != "forward", 0)
@@ -1171,9 +1178,7 @@ def parse_arguments(arguments):
 def main(arguments=None):
     options = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")
-    # torch has to sum its own 16-bit products in float32, as the solution does. Otherwise excuse() would allow too large errors.
-    matmul = torch.backends.cuda.matmul
-    matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
+    sum_in_float32()
     bench = benchmark.Bench(options.device, options.solution, seed=options.seed)
     largest = options.largest or (8400 if options.device == "cuda" else 200)
     soak = Soak(options.device, bench.solution, options.seed, options.calls, options.seconds, largest)

@@ -32,9 +32,9 @@ class TableError(Exception):
 
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
-# A row has sides, which are the calls that were timed in turns, such as `reference` and `ours`. A side counts as disturbed if its median is
-# more than FAR times its 10th percentile. `undisturbed` in judge/measures.py uses the same factor. It is repeated here, because that file
-# imports torch, which this script does not need.
+# Most rows have sides, which are the calls that were timed in turns, such as `reference` and `ours`. A side counts as disturbed if its
+# median is more than FAR times its 10th percentile. `undisturbed` in judge/measures.py uses the same factor. It is repeated here, because
+# that file imports torch, which this script does not need.
 FAR = 1.25
 
 

@@ -520,8 +520,9 @@ class Truth:
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
             forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        # Where keep() has zeros, C has to be zero, but a gradient is not needed and may have any value up to
-        # `max_value`. This is the largest possible sum or, for the inverse, the dtype's largest number.
+        # Where keep() puts zeros, C has to be zero. A gradient is not needed there, so it may have any value whose
+        # magnitude is at most `max_value`. No element of X @ Y can exceed the number of terms times max |X| times
+        # max |Y|. For the inverse, `max_value` is the dtype's largest number.
         masked, max_value = keep(torch.ones_like(self.high)) == 0, 0.0
         if roundings is not None:
             max_value = info.max if inverse else terms * float(X.abs().max()) * float(Y.abs().max())

@@ -132,8 +132,8 @@ class ProductPlayer:
                 arguments[id(X)] = (X.clone() if other >> n & 1 else X) if is_wanted else X.detach().clone()
             C = self.model(*(arguments[id(X)] for X in operands))
             del arguments, X  # only the graph keeps the copies that were made for this call
-            # The extra calls come before backward(), as in a network. They may not overwrite what the call above has
-            # saved for backward().
+            # A network may call a module several times before backward(), and the extra calls imitate that. They must
+            # not overwrite what the call above has saved for backward().
             for n in range(extra_calls):
                 self.model(*(X / (n + 2) for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
@@ -151,8 +151,9 @@ class ProductPlayer:
 class AnyPlayer:
     """Handles any module in KernelBench's form.
 
-    An answer is a tuple of the result, the gradients by name, and what changed() returns. It is None if a result in
-    float64 is asked for and cannot be computed.
+    An answer is a tuple of the result, a dict of gradients, and a dict of those of the module's tensors that the
+    reference's call changes. The last dict is empty in timed calls. The answer is None if a result in float64 is asked
+    for and cannot be computed.
     """
 
     seeds_itself, has_gradients = True, False

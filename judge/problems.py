@@ -74,7 +74,8 @@ class Call:
     # The operands are one tensor if `alias` is "tensor", and two tensors in the same memory if it is "memory". If it is
     # "values", they are two tensors with the same values in different memory.
     alias = None
-    # `missing` names what the contender did not find on this machine. Judgement.examine() stores the errors in `row`.
+    # `missing` names what this machine lacks, according to the error that the reference or the solution has raised.
+    # Judgement.examine() stores the results' largest error, its bound and other numbers for the table in `row`.
     missing, row = "", {}
 
     @property
@@ -225,10 +226,10 @@ class AnyCall(Call):
 
     @property
     def expected_of_solution(self):
-        """Returns the results that the solution has to return.
+        """Returns the entries of `expected` by which the solution is judged.
 
-        If the solution's module does not have the reference's parameters, the module's state and the gradients of
-        parameters are left out.
+        If the solution's module keeps parameters of its own, with other names, shapes or values, the entries for the
+        module's state and for gradients of parameters are left out.
         """
         expected = self.expected
         if not self.run.problem.fits:
@@ -611,7 +612,7 @@ class Products:
         return "; ".join(hints)
 
     def finish(self, made_twice):
-        """Adds a note to the report. `made_twice` is the number of calls that were made twice."""
+        """Reports that repeated calls gave the same bits. `made_twice` is the number of calls that were made twice."""
         detail = f"{made_twice} calls were made twice, among the others"
         self.run.report.check("the same bits for the same inputs", "ok", detail)
 
@@ -970,8 +971,9 @@ class Anything:
             self.loosened.add(call.name)
         if call.name != "drawn" or truth.is_integral or reference_error <= generic.SUSPICIOUS:
             return ""
-        # The reference makes the call again, in its own dtypes and in float64. If both results differ from the first
-        # ones, roundings are not the reason for the large error.
+        # The reference's error is large. To find out whether roundings are the reason, the reference makes the same
+        # call again, in its own dtypes and in float64. If each of the two results differs from the earlier one by more
+        # than SUSPICIOUS, the results depend on something besides the inputs and the module's state.
         own_results, exact_results = (self.ask([call], in_float64)[0] for in_float64 in (False, True))
         for results, first_truth in ((own_results, generic.Truth(truth.reference)), (exact_results, truth)):
             if not isinstance(results, dict) or results[name].shape != truth.shape:

@@ -225,7 +225,9 @@ struct Block {
   int rank;
   unsigned char* memory;
   size_t bytes, taken;   // bytes: the size of the shared memory; taken: how much of it dynamic memory and variables take
-  std::vector<std::pair<const void*, void*>> variables;   // (address of a static stand-in, address in shared memory): see IN_SHARED_MEMORY
+  // For each __shared__ variable: the address of the static variable that stands for it, and the variable's own address in this CTA's
+  // shared memory
+  std::vector<std::pair<const void*, void*>> variables;   // see IN_SHARED_MEMORY
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // named barriers
@@ -754,14 +756,15 @@ void stmatrix_x4(uint32_t address, const uint32_t (&w)[4]) {
   std::memcpy(brought[lane] + 1, w, sizeof(w));
   meet(warp().meeting, 32);
   no_conflict(brought, lane / 8 * 8, 8, 16);
-  for (int e = 0; e < 8; ++e) {   // e: index of an element in row (if kTransposed, column) lane % 8 of matrix lane / 8
+  // This lane writes row lane % 8 of matrix lane / 8, or column lane % 8 if kTransposed. e is the index of an element in it
+  for (int e = 0; e < 8; ++e) {
     const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
     const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
     std::memcpy(at_address(address) + 2 * e, &element, 2);
   }
 }
 
-// Returns a table of all 16-bit numbers as floats. Without the table, converting numbers would take most of the time.
+// Returns a table of all 16-bit numbers as floats. Converting each number by itself would take more time than multiplying.
 template <typename T>
 const float* wide_numbers() {
   static const std::vector<float> all = [] {
@@ -973,7 +976,8 @@ using Condition = std::variant<std::false_type, std::true_type>;
 Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 template <auto kKernel>
 void allow_shared_memory(int) {}
-int clusters_there = 0;   // how many clusters the emulated GPU holds at once
+// The answer of cudaOccupancyMaxActiveClusters, which programs may set. The emulation itself runs one cluster at a time
+int clusters_there = 0;
 template <typename... Arguments>
 int cudaOccupancyMaxActiveClusters(int* clusters, const Arguments&...) {
   return *clusters = clusters_there, 0;

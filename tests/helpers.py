@@ -345,7 +345,8 @@ def assert_within(C, exact, bound, what="C"):
 
 
 def assert_product(C, X, Y, contraction, structure, what="C"):
-    """Asserts that C meets the contract: shape, dtype, device, layout, memory of its own, zeros, symmetry, and every element's bound."""
+    """Asserts that C has the shape of the product, and the dtype and device of X. C has to be contiguous, in memory that neither operand
+    shares. Outside its mask C has to be zero, and a SYMMETRIC C has to be symmetric bit by bit. Errors have to be within bound_for()."""
     batch = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2])
     X, Y = X.expand(*batch, *X.shape[-2:]), Y.expand(*batch, *Y.shape[-2:])
     exact, magnitude = truth(X, Y, contraction, structure)
@@ -400,9 +401,10 @@ def assert_bitwise(C, expected, what="C"):
 def expected_with_specials(X, Y, contraction, structure):
     """Returns the product in float64, and |X| |Y|. The product has NaN and Inf where the sum of the terms inside the masks has.
 
-    From here on, X is M x K and Y is K x N. If column k of X or row k of Y has a NaN or Inf, the outer product of the two is added by
-    itself, and only to elements for which both factors lie inside their masks. One matrix product, with zeros for unread elements, adds
-    all other k. That takes a hundredth of the time of adding every k by itself.
+    Below, X (M x K) and Y (K x N) are the factors after the transpose that the contraction asks for. If column k of X or row k of Y has a
+    NaN or Inf, each term X[i, k] Y[k, j] is added by itself, and only if both elements lie inside their masks. Otherwise a zero outside a
+    mask times NaN or Inf would be NaN. One matrix product, with zeros outside the masks, sums the terms of all other k. That takes a
+    hundredth of the time of adding every k by itself.
     """
     *operand_masks, c = masks(structure)
     has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), operand_masks, strict=True))
@@ -501,7 +503,7 @@ def cuts():
     }
 
 
-# ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
+# ---- Source text for tests that compile it, and programs for the host. -----------------------------------------------
 
 
 def hooked(text, definitions):
