@@ -1,12 +1,11 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
 The judge runs the solution in a process of its own, with 35 to 470 calls on inputs of many magnitudes and structures.
-Up to about 100 of the calls repeat earlier ones. A built-in problem (--problem) is judged at many sizes and with
-gradients, and `any`, the problem of a --reference file, at the sizes of that file. Each element of each result is
-compared with a result in float64 or better, if the reference runs in float64. Then the judge times the solution and the
-reference in turns, and judges the timed results too. The last line is the verdict: `all holds: ...` with the times and
-their ratio, or `WRONG: ...`. docs/judge.md has the details. The solution has restricted rights, but runs as you: it can
-read your files, for example.
+Up to about 100 of the calls repeat earlier ones. A built-in problem is judged at many sizes and with gradients, and
+`any`, the problem of a --reference file, at the file's sizes. Each element of each result is compared with a result in
+float64 or better, if the reference runs in float64. Then the judge times the solution and the reference in turns, and
+judges the timed results too. The last line is the verdict: `all holds: ...` with the times and their ratio, or `WRONG:
+...`. docs/judge.md has the details. The solution has restricted rights, but runs as you: it can read your files.
 
     python check.py                                    judges model_new.py against reference_model.py, beside this file
     python check.py --solution theirs.py               anybody's KernelBench-style file
