@@ -413,10 +413,11 @@ class Child:
     def construct(self, seed, skeleton=None, tensors=(), state=None):
         """Constructs the module of the file.
 
-        The reference takes the arguments from its own get_init_inputs(), if it has this function. Its answer contains
-        the arguments, split into tensors and a skeleton (see judge/values.py). The answer also contains the tensors of
-        the module's state_dict, except for products, which are the six built-in problems. The solution gets the same
-        arguments. It reads their tensors, and the tensors of `state`, from the slab.
+        The reference's child takes the arguments from the file's get_init_inputs(), if the file has this function. It
+        answers with the arguments, split into tensors and a skeleton (see judge/values.py), and with the tensors of the
+        module's state_dict. For the six built-in products it answers with the arguments alone. The solution's child
+        gets what the reference's child has answered: the skeleton, and the places in the slab of the arguments' tensors
+        (`tensors`) and of the tensors of the state_dict by name (`state`).
         """
         self.player.reset()
         settings_before = settings(self.cuda)
@@ -990,7 +991,7 @@ class Run:
         because the kernel and a GPU can write to memory for a stopped thread.
         """
         self.references_slab, self.slab = self.new_slab(), self.new_slab()
-        self.slab.bytes[: 1 << 20].float().sum()  # starts torch's threads before the solution can use up all threads
+        self.slab.bytes[: 1 << 20].float().sum()  # on a CPU, starts torch's threads before a solution uses up all
         self.requests.quiet = self.requests.probe()
         if self.cuda:
             total = torch.cuda.mem_get_info(self.device)[1]
@@ -1047,8 +1048,9 @@ class Choices:
     def groups(self, calls):
         """Yields lists of calls, one list per request. A list has at most 1, 4 or 8 calls, at random.
 
-        All calls of a list have the same key, which the problem's key() returns. Several calls fill at most half
-        of the slab's size. This limits the memory for their results and truths, too.
+        All calls of a list have the same key, which the problem's key() returns. If a list has more than one call,
+        their inputs take at most half of the slab's size. This limits the memory for their results and truths, too. A
+        larger call forms a list of its own.
         """
         key_of, most_bytes = self.run.problem.key, self.run.slab.size // 2
         for key in dict.fromkeys(map(key_of, calls)):
@@ -1363,7 +1365,7 @@ class Judgement:
         problem.find_truths(group, references)
         for call, results, reference in zip(group, answers, references, strict=True):
             wrong = self.examine(call, results, reference)
-            vars(call).pop("inputs", None)  # frees memory; a second call generates its inputs again
+            vars(call).pop("inputs", None)  # frees memory; if this call is made again, so are its inputs
             if call in self.repeated and isinstance(results, dict):
                 difference = self.other_bits(call, results)
                 wrong = wrong or difference

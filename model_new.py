@@ -350,8 +350,8 @@ HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
 
 DEVICE bool is_in_range(KRange k_range, int line, int k) { return (k - line) * k_range <= 0; }
 
-// Returns the first k-block that may meet the diagonal of an operand, for lines from block `line` on. For a dense
-// operand, which has no diagonal, the result is beyond every k-block.
+// Returns the first k-block that may meet the diagonal of an operand whose lines begin with block `line` of 64 lines. A
+// dense operand has no diagonal, so the result is a number beyond every k-block.
 DEVICE int first_on_diagonal(KRange k_range, int line) { return k_range ? line : int(kMaxSize); }
 
 // Whether a kernel has to write zeros above the diagonal of C.
@@ -385,9 +385,10 @@ struct Tile {
   int k_begin, k_end;   // the tile sums k in [k_begin, k_end), in units of TileOrder
 };
 
-// The order of the tiles of one C, which has R rows and S columns of tiles. The tiles come in groups of equal length,
-// the longest group first. With a triangular operand there are G groups, where G is the number of tile edges that cover
-// all k. A tile of group g sums G - g tile edges of k. These are the groups:
+// The order of the tiles of one C, which has R rows and S columns of tiles. The tiles come in groups. All tiles of a
+// group have the same length, and the group with the longest tiles comes first. With a triangular operand there are G
+// groups, where G is the number of tile edges that cover all k. A tile of group g sums G - g tile edges of k. These are
+// the groups:
 //
 //   C       triangular   number of tiles in group g       what the group is
 //   lower   X and Y      g + 1                            a diagonal (NN), a column (NT) or a row (TN)
@@ -521,9 +522,9 @@ struct WorkTile {
   }
 };
 
-// Says how clusters of four CTAs compute the tiles, the longest first. For the first tiles, all four CTAs of a cluster
-// share the k of one tile. For the next tiles, two CTAs share the k of one tile. For the last tiles, each CTA computes
-// one whole tile. docs/kernel.md has a picture.
+// Says which CTAs compute which tile. Tiles are numbered by falling length. If any tile is split, clusters have four
+// CTAs. All four CTAs of a cluster share the k of a tile with a low number, two CTAs share the k of each of the
+// following tiles, and one CTA computes each remaining tile. docs/kernel.md has a picture.
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
@@ -598,7 +599,8 @@ struct ClusterTiles {
   int splits = 1;           // how many CTAs of a cluster share the k-blocks of a tile
   int clusters;             // how many clusters are launched
   int tail_tiles;           // how many further tiles have no number, because a launch of their own computes them
-  int longest;              // the most k-blocks of a split; with a triangular operand, every longer tile is split
+  // The most k-blocks of a split, if its tile is split. With a triangular operand, every longer tile is split
+  int longest;
   int num_split_tiles;      // how many tiles of a dense product are split, counted from the first
   // How many splits of one product store their partial sums in memory: all splits but the last one of each tile
   int partial_slots;
@@ -687,10 +689,11 @@ struct ClusterTiles {
 # produces the tiles, the number of their splits, and whether both triangles of a symmetric product are computed. No
 # other section makes such decisions.
 #
-# The constants are measurements, not laws. Each was fitted on an H200 (132 SMs, torch 2.11, CUDA 13) on the day
-# beside it. The records are benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json.
-# docs/limits.md has the measurements at the bounds. On another GPU other values may be faster. But no value gives a
-# wrong result, because every kernel is correct for every product that it is given.
+# Most of the constants were fitted to measurements on an H200 (132 SMs, torch 2.11, CUDA 13). A comment that begins
+# with a date gives the day of the measurements, also for the constants after it, up to the next date. The records are
+# benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json. docs/limits.md has the measurements
+# at the bounds. On another GPU other values may be faster. No value makes a result wrong, because every kernel is
+# correct for every product that it is given. Only kMaxSplitTf32K bounds errors, too.
 _CUDA_POLICY = r"""
 #include <numeric>
 
@@ -792,7 +795,8 @@ inline ClusterTiles choose_split_tiles(const Product& p, int clusters, int produ
   for (int group = 0; group < tiles.groups(); ++group)
     numbers += tiles.tiles_in_group(group) * tiles.splits_in_group(group);
   tiles.partial_slots = int(numbers - order.count());
-  tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // launch_fp16x3 rejects too many
+  // Clamped to fit an int. launch_fp16x3 rejects a product with that many numbers
+  tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));
   return tiles;
 }
 
@@ -824,7 +828,8 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
 // has at least 48 k-blocks, or 64 if an operand is triangular. If four CTAs do not share it, two CTAs do if the GPU has
 // at least two SMs per small tile, and the product has at least 32 k-blocks.
 constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
-// Products with a triangular operand have large tiles if there are more than 11 / 5 small tiles per SM.
+// A product with a triangular operand gets large tiles if it would have more than 11 / 5 small tiles per SM, and C has
+// more than 128 rows or columns.
 constexpr int64_t kSmallTilesPer5Sms = 11;
 // These are estimated times for dense products, in hundredths of the time of a large tile. Half of the columns of a
 // large tile take kHalfTileTime. A wave of small tiles, one per SM, takes kSmallTileTime. If an SM has several small
@@ -838,7 +843,8 @@ constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;
 // SMs, and each must have at least 64 k-blocks.
 constexpr int64_t kTailSms = 12, kMinTailKBlocks = 64;
 // 2026-11-23. With a triangular operand, a tile is computed as two column halves if its length is more than 6 / 5 of
-// the average work of a cluster. In such products the overhead of a small tile counts as four k-blocks.
+// the average work of a cluster. For this comparison, a small tile counts as four k-blocks longer than it is, because
+// of its start and its end.
 constexpr int64_t kHalvedShareNumerator = 6, kHalvedShareDenominator = 5, kSmallTileMaskedOverhead = 4;
 
 // Returns the tiles of the 16-bit kernel. Large tiles, of 256 x 256, take the least time per element. But if there are
@@ -1456,7 +1462,7 @@ static auto element_of(ElementType type) {
 _CUDA_COPIER = r"""
 // ---- Tiles of 64 x 64: element types.
 
-// The type in which elements of type T are summed.
+// The type of the sums that a thread keeps for elements of type T. Some sums are made in double, and then rounded.
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -1563,8 +1569,9 @@ struct BlockCopier {
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line))
                    : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
-  // Returns the address of element (line + lines, k + ks), given the address of element (line, k). The two offsets must
-  // share no set bits with line and k.
+  // Returns the address of element (line + lines, k + ks), given the address of element (line, k). `lines` must have no
+  // bit in common with `line`, and `ks` none with `k`. Then the permutation of the sum is the exclusive-or of both
+  // permutations.
   static DEVICE uint32_t shift_address(uint32_t address, int lines, int ks) {
     const uint32_t delta = offset(lines, ks);
     return (address ^ delta % kLineBytes) + delta / kLineBytes * kLineBytes;
@@ -2007,7 +2014,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     }
     return zeros_above(0, kBlock);
   }
-  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);   // units of a tile
+  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);   // the units of all warps in a whole tile
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split,
                  end = first + units;
   if (splits == 1) {
@@ -2452,7 +2459,7 @@ constexpr int kSkeletonThreads = 3 * 128;
 // Registers per thread. All threads start with kEntryRegisters. Consumers have kConsumerRegisters once the other warps
 // have given up most of their registers.
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
-constexpr int kQueued = 8;   // the ring in shared memory has room for this many tiles from the queue
+constexpr int kQueued = 8;   // how many tiles from the queue fit in the ring buffer SharedMemory::next
 
 // The position of a role in the pipeline: the stage that the role uses next, and the parity of the phase that it
 // awaits.
@@ -2541,7 +2548,8 @@ struct KBlock {
   int k, k_index;
   // `jumps` is true for the first k-block of the tile, and where k wraps around. `last` is true for the last k-block
   bool jumps, last;
-  int next_tile_seq;   // the tile_seq with which fetch_next_tile returns the next tile
+  // The number of the next tile among the tiles that this cluster requests, which fetch_next_tile takes as tile_seq
+  int next_tile_seq;
 };
 
 // ---- Skeleton: the tile scheduler.
@@ -2769,8 +2777,9 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
 # Takes 16-bit operands with a stride of 1. Their addresses and other strides are multiples of 16 bytes. Produces all of
 # C. The one exception is a symmetric C with a masked operand: there `mirror` adds the upper triangle. Nothing is
 # packed: TMA copies boxes of 64 x 64 elements to shared memory in the 128-byte swizzle, and wgmma reads them K-major or
-# MN-major. Two warps mask the blocks on a diagonal. The zeros of a mask may meet Inf in the tensor cores, which gives
-# NaN. So 64 x 64 boxes of C that are not finite are summed again on the exact path, by CTAs that have no tile left.
+# MN-major. Two warps mask the blocks on a diagonal. The zeros of a mask may meet Inf or NaN in the tensor cores,
+# which gives NaN. So 64 x 64 boxes of C that are not finite are summed again on the exact path, by CTAs that have no
+# tile left.
 _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
@@ -3066,8 +3075,8 @@ struct SixteenBitPolicy {
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
-  // Computes the share of a CTA's tile that belongs to a consumer warpgroup: 64 rows. In half of a diagonal pair,
-  // warpgroup 1 computes the lower half of a diagonal tile instead (docs/kernel.md).
+  // Computes the share of a CTA's tile that belongs to a consumer warpgroup: 64 rows. If the tile is half of a diagonal
+  // pair, warpgroup 1 instead computes the lower triangle of a tile on the diagonal of C (docs/kernel.md).
   static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
     const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
@@ -3338,7 +3347,7 @@ static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk cop
 // The packed matrices of an operand: one matrix per product of the batch, or one that all products share. The blocks of
 // a matrix are stored row by row. A triangular matrix has only the blocks on and below its diagonal.
 struct Packed {
-  const float* source;              // the first matrix in the user's memory
+  const float* source;              // the operand's first matrix before packing, as the user stores it
   int64_t row_stride, col_stride;   // in elements
   int rows, cols;                   // in elements
   int triangular;                   // 1: lower triangular
@@ -3406,7 +3415,9 @@ struct Fp16x3Product {
   int* finished_splits;           // one per 64 x 256 part of each C: how many splits have stored their sums
   int* next_fixup_tile;           // the counter of fixup_kernel's queue
   float* partial_sums;            // the sums of all splits but the last one of each tile
-  float* chain_sums;              // the sums of earlier chains, one part per warpgroup; null if C holds these sums
+  // Where each warpgroup keeps the sums of its tile's earlier chains (see kChain). Null if C holds them, or if no sum
+  // has a second chain
+  float* chain_sums;
 };
 
 // ---- Packing: the blocks of an operand, found by line (row block of X, column block of Y) and k-block.
@@ -3540,7 +3551,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
                           (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
   cudaGridDependencySynchronize();   // the kernel ahead may write the source, or use this workspace
   // If the elements of a row are closer in memory than those of a column, the CTA reads 16 rows of 16 quads at a time.
-  // Otherwise each thread reads 4 x 4 neighbouring elements, column by column.
+  // Otherwise each thread reads 4 x 4 neighbouring elements: column by column if `vectorized`, and else row by row.
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
   auto quad_row = [&](int quad) { return first_row + quad * row_step; };
@@ -3784,8 +3795,8 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
   constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
   // line: the row block of C that the warpgroup computes
   const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);
-  // Chains keep their sums in the warpgroup's own part of C if C can hold them, and in the workspace otherwise. Each
-  // thread stores 16 bytes at a time.
+  // Chains keep their sums in the warpgroup's own part of C if C can hold the sums of all tiles of the launch, and in
+  // the workspace otherwise. Each thread stores 16 bytes at a time.
   if (kChains) {
     const bool in_c = !args.chain_sums, by_rows = !in_c || p.c_col == 1;
     const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // float4 per row, or per column of a column-major C
@@ -4157,7 +4168,9 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int first_x_block = find_matrix(args.x, batch) * args.x.blocks_each, row = tile.i * kBlock,
             col = tile.j * kBlock;
-  constexpr int kSets = kTileThreads / kBlock;   // sets of 64 threads; a set takes every kSets-th line of outliers
+  // How many sets of 64 threads there are. Set s takes the outliers in lines s, s + kSets, ... of a block, so no two
+  // threads add to the same element of `sums`
+  constexpr int kSets = kTileThreads / kBlock;
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) sums[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
@@ -4722,8 +4735,8 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.k = k;
   p.type = element_type(x);
   p.allow_tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  // A matrix with a single row or column may have two equal strides. The stride of the dimension of length 1 is never
-  // used, so the length of the other dimension replaces that stride.
+  // A single row or column may have the strides (1, 1). operands_to_copy would take it for an unaligned matrix. The
+  // stride of the dimension of length 1 is never used, so the length of the other dimension replaces it.
   auto stride = [](const Tensor& t, int d) {
     return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
   };
@@ -4835,7 +4848,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2);
   shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = make_empty(shape, x.options());
-  // No kernel is launched if C has no elements, or if k is 0. With k = 0 no sum has any term, so C is zero
+  // None of the kernels is launched if C has no elements, or if k is 0. With k = 0 no sum has any term, so C is zero
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};
   Product p = describe(x, y, c, contraction, structure);
   // If a symmetric C is computed whole, it is treated as a C without a mask
@@ -4960,9 +4973,10 @@ def _gradients_instance(launcher, argument):
     return _instance(launcher, f"launch_fp16x3_gradients<{argument}>", parameters, "dx, dy")
 
 
-# Each part has kernels that no other part launches, so several nvcc processes can compile the parts side by side. Part
-# 0 also has the host's decisions, which the binding calls (_CUDA_POLICY). The number is the part's compile time on one
-# core for sm_90a, in seconds (Intel Xeon, nvcc 13.0). It excludes 1.4 s for the sections that all parts share.
+# Each part has kernels that no other part launches, so several nvcc processes can compile the parts side by side. An
+# #if in _CUDA_POLICY compiles the functions that the binding calls in part 0 only. The first item of an entry is the
+# part's compile time on one core for sm_90a, in seconds (Intel Xeon, nvcc 13.0). It excludes 1.4 s for the sections
+# that all parts share.
 _CUDA_PARTS = [
     (1.0, [_CUDA_PACKED, _CUDA_PACKING, _CUDA_PACKING_KERNEL, _CUDA_FP16X3, _CUDA_MIRROR, _CUDA_FP16X3_LAUNCH]),
     (5.2, [*_FP16X3_SECTIONS, _packed_instance("launch_product_float32", "launch_fp16x3_product<false>")]),
@@ -5009,7 +5023,7 @@ _NVCC_FLAGS = ["-O1", "-split-compile=0", "-lineinfo"]
 # therefore depends on their values.
 _COMPILER_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "PYTORCH_NVCC", "CC", "CXX")
 _CXX_FLAGS = ["-O1"]  # the binding's flags; -O2 takes 1 s longer
-# One core of a host of H200s takes this long to compile the whole source for one target.
+# About how many seconds one CPU core of a machine with H200s takes to build everything for one target.
 _SECONDS_OF_A_CORE = 130
 _SECONDS_BETWEEN_REPORTS = 30
 _OLDEST = (8, 0)  # the least compute capability that has kernels
@@ -5528,7 +5542,7 @@ def _mirrored(C, out):
     return C
 
 
-# Functions (T, out=None) that apply a mask, indexed by mask
+# Functions (T, out) that apply a mask, indexed by mask. _mirrored always changes T; the others do so only if out is T
 _APPLY_MASK = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)
 
 
@@ -5625,8 +5639,8 @@ def _special_terms(X, Y, multiply, x, y):
     in n and in s. Both numbers are exact, because float32 holds all integers up to 2^24.
     """
     X_signs, Y_signs = X.sign(), Y.sign()  # the sign of NaN is 0
-    # The entries of `numbers` add up to 2 n, and the entries of `signs` to 2 s. One entry of each list is for the
-    # special elements of X, and one is for the special elements of Y
+    # The entries of `numbers` add up to 2 n, and the entries of `signs` to 2 s. Each list has at most one entry for the
+    # special elements of X, and one for the special elements of Y
     numbers, signs = [], []
     for T, dim, mask in ((X, -1, _TRANSPOSED[y]), (Y, -2, x)):
         if not _may_have_specials(T):
@@ -5694,7 +5708,8 @@ def _inverse_by_torch(L, unit):
     If `unit` is True, ones take the place of the elements on L's diagonal.
     """
     L, one = L.tril(), torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    # solve(L.mT, identity) is the transpose of X. With L.mT the substitution runs along the rows of L, as L is stored.
+    # solve(L.mT, identity), which is defined in the next line, is the transpose of X. L is stored by rows, so the
+    # substitution reads L.mT in the order of memory.
     solve = functools.partial(torch.linalg.solve_triangular, upper=True, left=False, unitriangular=unit)
     below, diagonal = L.tril(-1), L.new_ones(L.shape[:-1]) if unit else L.diagonal(dim1=-2, dim2=-1)
     # `special` has one flag per matrix. The flag is set for NaN, Inf and a zero on the diagonal. It may also be set for
@@ -5718,15 +5733,16 @@ def _inverse_by_torch(L, unit):
 def _inverses_of_specials(L, X, diagonal):
     """Returns the inverses of matrices that have NaN or Inf anywhere, or a zero on the diagonal.
 
-    L has the elements below the diagonals, and `diagonal` has the diagonals. X has the inverses of matrices without NaN
-    and Inf, and without zeros on the diagonal: the matrices `part` of _inverse_by_torch.
+    L has the elements below the diagonals, and `diagonal` has the diagonals. X has the solutions for the matrices
+    `part` of _inverse_by_torch, in which finite numbers replace NaN, Inf and the zeros on the diagonal. A row of X is
+    zero if its diagonal element is infinite.
 
-    An element of the inverse is special if it is NaN or Inf. The elements of X above the first special element of each
-    column are correct. All elements below the first special element are also special, because each is computed from a
-    term with the element directly above it as a factor. While the elements are infinite, this term decides their signs.
-    The sign of this term depends on elements of L on the diagonal and directly below the diagonal. A running product of
-    the signs of these elements therefore gives a guess at the sign of each element of X. One matrix product of signs
-    then finds the first wrong guess in each column. From there on all elements of the column are NaN.
+    An element of the inverse is special if it is NaN or Inf. In each column, X is correct above the first special
+    element of the inverse. All elements below that one are special, too, because element i is computed from the term
+    L[i, i-1] * (element i-1). As long as the elements are infinite and not NaN, the sign of element i is the sign of
+    -L[i, i-1] / diagonal[i] times that of element i-1. A running product of these signs therefore gives a guess at all
+    signs. Matrix products then count the special terms of each element and sum their signs, which shows the first wrong
+    guess in each column. From there on all elements of the column are NaN.
     """
     N = L.shape[-1]
     index, batch = torch.arange(N, device=L.device), torch.arange(len(L), device=L.device)[:, None]
@@ -5738,7 +5754,8 @@ def _inverses_of_specials(L, X, diagonal):
 
     special = L.mul(0.0).nan_to_num_(1.0)  # NaN and Inf become 1, and all else becomes 0
     special.diagonal(dim1=-2, dim2=-1).copy_(diagonal.isnan() | (diagonal == 0))
-    # Column j of X is computed from the columns k >= j of L, so it takes the smallest of their first special rows
+    # Column j of X is computed from the columns k >= j of L. So its first special row is the smallest of the first
+    # special rows of these columns
     first = first_rows(special).flip(-1).cummin(-1).values.flip(-1)
     special.diagonal(dim1=-2, dim2=-1).zero_()
     if _may_have_specials(X):  # the substitution may have overflowed
@@ -5747,8 +5764,9 @@ def _inverses_of_specials(L, X, diagonal):
     is_special = index[:, None] >= first[:, None]
     X = X.masked_fill_(is_special, 0.0)
 
-    # The first special element of each column is computed as in substitution. Its sign is the first one of the guessed
-    # signs. Row j of L[batch, row] is the row of L that computes this element of column j.
+    # The first special element of each column is computed as in substitution. The guessed signs of the column begin
+    # with its sign. L[batch, row] gathers rows of L: its row j is the row from which this element of column j is
+    # computed.
     row = first.clamp(max=N - 1)
     sums = (L[batch, row].triu_() * X.mT).sum(-1)
     values = ((row == index).to(L.dtype) - sums) / diagonal.gather(-1, row)
@@ -6014,8 +6032,8 @@ def _plain_product(X, Y, *kind):
 
     Also returns None if tensors on a GPU do not fit each other.
     """
-    # A traced graph must hold the operator instead of Python functions. A subclass must see the operator as well. In
-    # these two cases the call takes the dispatcher
+    # A traced graph must hold the operator instead of Python functions, and a subclass must see the operator. In these
+    # two cases, and in a torch without the private names of _HAS_LEVELS, the call takes the dispatcher
     if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
@@ -6179,8 +6197,9 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diag
     mask = _TRIU if upper else _TRIL
     if unitriangular:
         A, _ = _validate_and_broadcast(name, A, A, _NN, _LOWER, "AA")
-        # contiguous() is there because elements of an expanded tensor share memory. diagonal_scatter is there because
-        # torch.func.linearize would drop a change in place.
+        # diagonal_scatter returns a changed copy, because torch.func.linearize would drop a change in place. The copy
+        # keeps the strides of A. If elements of A overlapped in memory, ones would also appear beside the diagonal. So
+        # A is made contiguous first.
         if _is_no_subclass(A):
             A = A.contiguous().diagonal_scatter(A.new_ones(A.shape[:-1]), dim1=-2, dim2=-1)
         else:  # diagonal_scatter of a DTensor has no gradient

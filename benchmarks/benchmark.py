@@ -432,8 +432,8 @@ def suite_family(bench, record):
                     identity = torch.eye(shape[-1], device=bench.device).expand(shape)
                     reference_call, drawn = functools.partial(torch.linalg.solve_triangular, X, identity, upper=False), [X]
                 calls = {"reference": reference_call, "ours": functools.partial(getattr(bench.solution, function), *drawn, **options)}
-                # Inverses have no side `before`. They always go through torch's dispatcher, so the older file would run this file's kernels
-                # (see Bench.solution).
+                # Inverses have no side `before`. They always go through torch's dispatcher, which has one operator per name. So the older
+                # file's function would run the kernels of bench.solution, which is loaded last.
                 if bench.against and Y is not None:
                     calls["before"] = functools.partial(getattr(bench.against, function), *drawn, **options)
                 calls |= bench.further_sides(further, X, Y)[0]
@@ -498,9 +498,10 @@ def suite_nan(bench, record):
     """Measures what NaN and Inf cost on a CPU, depending on their place.
 
     A row has the shortest time of a call with finite operands. It also has a ratio for each value (NaN or Inf) and each place. The ratio is
-    the shortest time with this value at this place, divided by the time with finite operands. The name of the function says which operand
-    has the NaN or Inf. In a batch only the first matrix has them, except for the place "batch": there all elements of all matrices are NaN
-    or Inf. All calls take turns on one thread, because other processes disturb a single thread least."""
+    the shortest time with this value at this place, divided by the time with finite operands. SPECIAL_PLACES has the places. The row's
+    entry `function`, such as "triangular_matmul, in X", names the operand with the NaN or Inf. An inverse has only one. In a batch only the
+    first matrix has them, except for the place "batch": there all elements of all matrices are NaN or Inf. All calls take turns on one
+    thread, because other processes disturb a single thread least."""
     solution, grad = bench.solution, torch.autograd.grad
 
     def gradients(A, B, G):

@@ -41,8 +41,9 @@ def entries_of(words, cta, role):
 
 def summarize(words):
     """Returns the row of a case. It has the mean cycles of each of PARTS, the whole kernel's cycles and time, and the clock. It also has
-    `tiles`, the mean number of tiles of a CTA, where each split of a tile counts as one. `zeros` has the mean cycles that one warp per CTA
-    takes to write zeros above C's diagonal, including the 2 us or so that it waits first. `words` is a copy of `traces` in trace.cuh."""
+    `tiles`, the mean number of tiles of a CTA, where each split of a tile counts as one. `zeros` is the mean number of cycles in which one
+    warp per CTA writes zeros to the tiles above C's diagonal. It includes a wait of about 2 us, in which the first operands are loaded.
+    `words` is a copy of `traces` in trace.cuh."""
     ctas = [cta for cta in range(CTAS) if words[(cta * ROLES + PRODUCER) * (1 + ENTRIES) * 2]]
     producers = {cta: {event: (c, ns) for event, c, ns in entries_of(words, cta, PRODUCER)} for cta in ctas}
     begin = min(p[ENTERED][1] for p in producers.values())

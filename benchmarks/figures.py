@@ -74,7 +74,7 @@ def draw_time(axes, peers, limits):
 
 
 def draw_error(axes, peers):
-    draw_curves(axes, "norm_error", peers["rows"])  # disturbed rows count, too, because other processes do not change errors
+    draw_curves(axes, "norm_error", peers["rows"])  # unlike in draw_time, rows whose times were disturbed are drawn, too
     axes.set_title("Error against float64, |C − exact| / |exact| (Frobenius), float32")
 
 
@@ -109,8 +109,9 @@ STAGES = 7  # the number of stages in shared memory; a k-block takes three of th
 # LANDS is the number of cycles from the request for a copy until its first bytes arrive. In TAKEN_IN cycles an SM receives the 32 KB of a
 # stage.
 LANDS, TAKEN_IN = 700, 512
-# In MULTIPLIED cycles the tensor cores execute the 12 wgmma instructions of a k-block for 64 x 128 elements of C. In PROMOTED cycles a
-# consumer then adds the sums of these instructions to its float32 totals.
+# A consumer is a warpgroup. For each half of a k-block's Y it multiplies its 64 rows of X by 128 columns of Y. This takes 12 wgmma
+# instructions: three float16 products, each in four steps of 16 k. The tensor cores execute them in MULTIPLIED cycles. In PROMOTED cycles
+# the consumer then adds their sums to its float32 totals.
 MULTIPLIED, PROMOTED = 768, 250
 FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # the colours of four k-blocks
 

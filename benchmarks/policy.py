@@ -57,7 +57,8 @@ const Problem problems[] = {
 };
 const Gpu h200 = {132, 9, nullptr, nullptr};
 
-// Returns an n x n problem. All operands are row-major and aligned, except that Y of gram is the transpose of X.
+// Returns the product of a problem for n x n matrices, or the batch of products. All matrices are aligned and row-major, except for gram's
+// Y, which is the transpose of X in the memory of X.
 Product product_of(const Problem& problem, ElementType type, int n) {
   static float memory[2][4];
   Product p = {};

@@ -237,7 +237,7 @@ def within(V, extra, columns):
 
 
 def make(call, device):
-    """Returns the operands and the gradient of C, which lay_out() then brings into the call's layouts. Matrices to invert are well
+    """Returns the operands and the gradient of C, which lay_out() can bring into the call's layouts. Matrices to invert are well
     conditioned, unless the call's values are `smooth`."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
     problem, size, inputs = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
@@ -1033,8 +1033,9 @@ def train(rank, world, folder, file, device, kind, dtype, N):
 
 
 def training_error(file, device, kind, dtype, N, world=2):
-    """Trains in several processes, and in one process in float64. Returns how far the trained parameters differ, relative to how far the
-    training in float64 has moved them. The result is the larger value of the two parameters."""
+    """Trains in several processes, and in one process in float64. Returns |trained - exact| / |exact - start| in Frobenius norms, for that
+    one of the two parameters A and B for which it is larger. `exact` is the parameter after the training in float64, and `start` the same
+    parameter before it."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(train, (world, folder, str(file), device, kind, dtype, N), nprocs=world)
         return float(Path(folder, "error").read_text())

@@ -167,7 +167,8 @@ CYCLES |= {"chains": "chains", "writes C": "epilogue", "next tile": "next_stage"
 
 
 def cycles(rows):
-    """Returns a table of the parts of the fp16x3 kernel's time, in thousands of cycles. The parts add up to the whole kernel."""
+    """Returns a table of the parts of the fp16x3 kernel's time, in thousands of cycles. Except for roundings, and for
+    differences between the SMs' clocks, the parts add up to the whole kernel."""
     table_rows = []
     for row in rows:
         parts = [f"{row[part] / 1000:.1f}" for part in CYCLES.values()]

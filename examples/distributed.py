@@ -207,8 +207,8 @@ def column_parallel(A, B, mesh, folds=2):
         A: A DTensor (N, N). If it is not replicated, it is gathered.
         B: A DTensor (N, N) with columns in the folded order (see fold). It is sharded over its columns, [Shard(1)].
         mesh: A DeviceMesh with one dimension.
-        folds: The number of folds. If it is doubled, the work is spread more evenly, but the products are smaller. N must be a multiple
-            of 2 * mesh.size() * folds.
+        folds: The number of folds. More folds spread the work more evenly, but the products are smaller. With two ranks, two folds
+            already spread it evenly. N must be a multiple of 2 * mesh.size() * folds.
 
     Returns:
         A DTensor C, which has the folded order and the placement of B.

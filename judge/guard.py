@@ -106,8 +106,9 @@ def filter_program(own_pid, pid_limit):
     refuse, missing = ((RETURN, 0, 0, SECCOMP_RET_ERRNO | error) for error in (errno.EPERM, errno.ENOSYS))
     in_vain = (RETURN, 0, 0, SECCOMP_RET_ERRNO)  # the call does nothing and reports success
     number, architecture, first, second, third = ((LOAD, 0, 0, offset) for offset in (0, 4, 16, 24, 32))
-    # A negative process id names a process group, and -1 names all processes. No descendant leads a group, because this
-    # filter makes setsid and setpgid do nothing. So such a call fails with ESRCH, as for a group whose processes have
+    # A signal to a negative process id goes to a process group, or to all processes if the id is -1. Honest code starts
+    # a program in a session of its own, and sends a signal to its group later. Here this group never exists, because
+    # the filter makes setsid and setpgid do nothing. So the signal fails with ESRCH, as if the group's processes had
     # all ended.
     no_group = (RETURN, 0, 0, SECCOMP_RET_ERRNO | errno.ESRCH)
     descendant = [(IS_AT_LEAST, 0, 1, 1 << 31), no_group, (IS_AT_LEAST, 0, 1, pid_limit), refuse]
@@ -141,7 +142,8 @@ def filter_program(own_pid, pid_limit):
         "clone3": [missing],
         REFUSED: [refuse],
     }
-    # Calls of another architecture and x32's calls are refused, because their numbers have other meanings.
+    # Calls by another architecture's interface and by x32 are refused. Their numbers are not those of CALLS, so the
+    # filter would not recognize them.
     instructions = [
         architecture,
         (IS_EQUAL, 1, 0, ARCHITECTURE),

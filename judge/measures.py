@@ -104,7 +104,8 @@ PRODUCTS = {
     "triangular": Product(
         "C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT
     ),
-    # `roundings` allows a gradient in which G + G^T is rounded, or in which both G X and G^T X are rounded.
+    # A gradient may round G + G^T, or both G X and G^T X. Either error is at most u (|G| + |G^T|) |X|, and `roundings`
+    # allows twice that.
     "gram": Product("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),
     # `roundings` allows a gradient in which C and C^T G are rounded. The gradient uses C twice.
     "inverse": Product("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, size=128, roundings=1.5),
@@ -450,8 +451,8 @@ def inverse_of(L, G):
 def may_underflow(X, Y):
     """Marks the elements of X @ Y that have a nonzero term below the smallest normal float32.
 
-    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. Only exponents are compared, so the
-    limit is accurate only within a factor of 4.
+    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. Only exponents are compared, so
+    elements whose terms are up to twice as large may be marked, too.
     """
     # Let x lie between 2^(e_x - 1) and 2^e_x, and y likewise. The product is then at least 2^(e_x + e_y - 2). The
     # smallest normal number is 2^-126. Below, x and y are the exponents, and the exponent of a zero exceeds all others.

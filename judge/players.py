@@ -151,9 +151,9 @@ class ProductPlayer:
 class AnyPlayer:
     """Handles any module in KernelBench's form.
 
-    An answer is a tuple of the result, a dict of gradients, and a dict of those of the module's tensors that the
-    reference's call changes. The last dict is empty in timed calls. The answer is None if a result in float64 is asked
-    for and cannot be computed.
+    An answer is a tuple of the result, a dict of gradients, and a dict of entries of the module's state_dict. The last
+    dict has the entries that a call of the reference changes, also if the module is the solution's. It is empty in
+    timed calls. The answer is None if a result in float64 is asked for and cannot be computed.
     """
 
     seeds_itself, has_gradients = True, False
@@ -196,9 +196,11 @@ class AnyPlayer:
         if call["in_float64"]:
             answer = self.runner.exact(call["skeleton"], tensors, call["seed"], call["evaluates"], call["gradients"])
             return answer and (*answer, self.changed(self.runner.twin, call))
-        # begin() restores the module's state. `resets` asks for that before each call, if the reference depends on
-        # earlier calls. Otherwise an untimed request restores the state before its first call. It does so before the
-        # other calls too, unless `state` is []: the module is the solution's, and the reference changes no state.
+        # begin() restores the module's state and seeds the generators. If `resets` is true, results of the reference
+        # depend on earlier calls, and the state is restored before each call. Otherwise a timed request restores
+        # nothing here, because prepare() has done that. An untimed request restores the state before its first call. It
+        # also does so before each other call, except if call["state"] is []. This is the case for the solution if calls
+        # of the reference change no state. For the reference, call["state"] is None.
         if call["resets"] or not self.timed and (number == 0 or call["state"] != []):
             self.runner.begin(call["seed"], call["evaluates"])
         elif call["is_random"] or not self.timed:

@@ -147,8 +147,9 @@ class ProductCall(Call):
     def given(self, is_reference):
         """Returns the tensors that the judge gives to the reference or to the solution as inputs.
 
-        The reference computes dense products, so it gets zeros where an input is not to be read. The solution gets
-        zeros there only in KernelBench's own problems. In other problems it gets other numbers, which it must not use.
+        The reference may read whole matrices. So it gets zeros where an input is not to be read, such as above the
+        diagonal of a lower triangular one. The solution gets zeros there only in KernelBench's own problems, which have
+        a `number`. In the other problems it gets NaN or 1 there, so that a result shows if these elements are used.
         """
         gets_zeros = is_reference and not self.run.problem.product.number
         inputs = self.run.problem.product.read(self.inputs) if gets_zeros else self.inputs
@@ -571,7 +572,7 @@ class Products:
         """Returns `message` as an error, because a product has to have the same bits for the same inputs."""
         return message
 
-    # ---- Help for the author of a file that fails. ----
+    # ---- Help for the author of a file that fails, and notes at the end. ----
 
     def simplicity(self, row):
         """Returns the sort key of a row. Rows that the author of the file understands more easily have smaller keys."""
@@ -907,9 +908,10 @@ class Anything:
     def ask(self, calls, in_float64):
         """Returns the reference's results of calls, in float64 if `in_float64` is True.
 
-        The float64 results of a call are None if the reference has no twin (see Reference in judge/modules.py). They
-        are also None if the reference draws random numbers, because it would draw other numbers in float64. If a call
-        fails, the error's text replaces the results.
+        The twin computes the results in float64. It is the reference's module in float64 (see Reference in
+        judge/modules.py). The float64 results of a call are None if there is no twin, or if a call of the twin fails.
+        They are also None if the reference draws random numbers, because it would draw other numbers in float64. If a
+        call in the reference's own dtypes fails, the error's text replaces the results.
         """
         if in_float64 and self.is_random:
             return [None] * len(calls)
@@ -1014,7 +1016,7 @@ class Anything:
         """Records that two results for the same inputs differ. KernelBench allows this: sums may change their order."""
         self.has_other_bits = True
 
-    # ---- Help for the author of a file that fails. ----
+    # ---- Help for the author of a file that fails, and notes at the end. ----
 
     def simplicity(self, row):
         name = row["input"]

@@ -1,10 +1,10 @@
 """Runs strangers' code in confined processes, which the judge can stop, and whose memory it can read and write.
 
     with Sandbox() as sandbox:
-        process = sandbox.start(program, spec, text, ...)   # program calls Sandbox.enter() before anything else
-        process.resume()                                    # the process runs
-        process.stop()                                      # the process stands still
+        process = sandbox.start(program, spec, text, ...)   # it runs, and program calls Sandbox.enter() first of all
+        process.stop()                                      # it stands still
         process.read(address, size)                         # returns a copy of a part of its memory
+        process.resume()                                    # it runs again
         process.end()
 
 judge/guard.py defines what a process gives up in Sandbox.enter(). Both modules need Linux and the standard library
@@ -151,7 +151,7 @@ class ConfinedProcess:
         self.send(signal.SIGCONT)
 
     def pause(self):
-        """Sends SIGSTOP to the group, without waiting. The seccomp filter keeps its processes from undoing that."""
+        """Sends SIGSTOP to the group, without waiting. Under the seccomp filter the group cannot send SIGCONT."""
         self.send(signal.SIGSTOP)
 
     def stop(self):

@@ -605,7 +605,9 @@ inline uint64_t make_descriptor(uint32_t address, uint32_t, uint32_t stride) {
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-int multiplying = 0;   // calls of multiply() are numbered from 1; this is the number of the call that computes products now, or 0
+// Calls of multiply() that compute products are numbered from 1. This is the number of the call that computes products now, or 0 if none
+// does: see numbers_of
+int multiplying = 0;
 
 // Computes the products of a warp, except for the last `pending` groups. The last lane that arrives computes the products of all lanes, one
 // after the other. Shared memory does not change in this time, so numbers_of may reuse what it has converted.

@@ -474,7 +474,8 @@ class Cut(NamedTuple):
 
 
 def classes(cut):
-    """Returns residues N mod edge that cut the last tile and its k-blocks in different ways. The edge itself stands for the residue 0."""
+    """Returns remainders of a size divided by the edge. Sizes with these remainders end at the end of a k-block, one element after it, or
+    near the middle or the end of a tile. The remainder 0 is returned as the edge."""
     inside = {boundary + offset for boundary in range(0, cut.edge, cut.block) for offset in (0, 1)}
     return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
 
