@@ -348,6 +348,8 @@ class Products:
             run.solution.examine_settings(answer)
         else:
             answer = run.reference.ask("construct", run.reference_limit, seed=run.seed_of_constructors)
+            if answer["tensors"]:
+                raise run.reference.fault("'s get_init_inputs() returns a tensor, which --problem any alone accepts")
             self.arguments = answer["skeleton"]
 
     construct_solution = construct

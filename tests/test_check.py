@@ -365,6 +365,16 @@ def test_what_is_right_and_wrong_in_other_problems(problem, inputs, product, say
 # ---- The reference. --------------------------------------------------------------------------------------------------
 
 REFERENCE = (ROOT / "reference_model.py").read_text()
+TAKES_A_TENSOR = """
+
+class Model(Model):
+    def __init__(self, scale):
+        super().__init__()
+
+
+def get_init_inputs():
+    return [torch.ones(1)]
+"""
 
 
 @pytest.mark.parametrize(
@@ -377,8 +387,9 @@ REFERENCE = (ROOT / "reference_model.py").read_text()
         (REFERENCE + "raise RuntimeError('boom')\n", "boom"),
         ("x = 1\n", "defines no class Model"),
         ("import os\nos._exit(0)\n", "ends with status 0"),
+        (REFERENCE + TAKES_A_TENSOR, "get_init_inputs() returns a tensor"),
     ],
-    ids=["another sum", "bfloat16", "raises", "modifies", "raises when loaded", "no class", "exits"],
+    ids=["another sum", "bfloat16", "raises", "modifies", "raises when loaded", "no class", "exits", "a tensor for its constructor"],
 )
 def test_a_reference_that_is_wrong_is_no_verdict(text, says, quick, capsys, tmp_path):
     path = solution(tmp_path, text, "reference.py")
