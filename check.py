@@ -991,7 +991,9 @@ class Run:
         because the kernel and a GPU can write to memory for a stopped thread.
         """
         self.references_slab, self.slab = self.new_slab(), self.new_slab()
-        self.slab.bytes[: 1 << 20].float().sum()  # on a CPU, starts torch's threads before a solution uses up all
+        # On a CPU, this sum starts the threads of the judge's torch. Later a solution may have used up all threads that
+        # the system allows.
+        self.slab.bytes[: 1 << 20].float().sum()
         self.requests.quiet = self.requests.probe()
         if self.cuda:
             total = torch.cuda.mem_get_info(self.device)[1]
@@ -1634,7 +1636,8 @@ class Stopwatch:
         run, mode_name = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {mode_name}")
         times = run.report.timings[self.mode] = self.compare(*self.measure(run.reference, run.solution))
-        # With --seed there is no ratio either, because a solution that knew the seed could have prepared its results.
+        # There is no ratio if the times are too bad for one. With --seed there is none, because a solution that knew
+        # the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
         text = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"

@@ -266,7 +266,8 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 
 // Computes the gradients dx = G y^T and dy = x^T G of the float32 product x y of two triangles. The forward product has
 // left both operands packed in its workspace, `kept`, which has `bytes` bytes. The function returns false, and launches
-// nothing, in two cases: the forward's workspace would have another size now, or torch's TF32 setting has changed.
+// nothing, in two cases. Either the workspace of this forward product would not have `bytes` bytes, for example because
+// TF32 was switched since. Or `dx` has another TF32 setting than `product`.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu);
 """
@@ -358,7 +359,7 @@ DEVICE int first_on_diagonal(KRange k_range, int line) { return k_range ? line :
 HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
 // Whether X, Y and C are triangles: tril_matmul and its gradients.
-HOST_DEVICE bool is_lower(const Product& p) { return p.x_range && p.y_range && has_zeros(p); }
+HOST_DEVICE bool all_triangular(const Product& p) { return p.x_range && p.y_range && has_zeros(p); }
 
 // Whether an operand is triangular. In place of the missing elements of such an operand, tensor cores multiply zeros. A
 // zero that meets an Inf or a NaN of the other operand makes a NaN.
@@ -567,7 +568,7 @@ struct alignas(16) ClusterTile {
   int row, col, cols;   // the first row, or -1 if no tile is left; the first column; the number of columns
   int batch;            // which product of the batch it is
   int k_begin, k_end;   // the k-blocks that are summed: [k_begin, k_end)
-  int pair_half;        // 1 or 2: a half of a diagonal pair (ClusterTiles::diagonal_pairs); 0: an ordinary tile
+  int pair_half;        // 0: an ordinary tile; 1 or 2: the first or second half of a diagonal pair (see ClusterTiles)
   int split, splits;    // the index of this split, and the number of splits; take_split sets both
   int partial_slot;     // where the partial sums of the tile's first split go; find_split sets it
   IF_DELAY(int tile_seq;)   // the number of the tile among the tiles of its cluster
@@ -661,8 +662,9 @@ struct ClusterTiles {
     return order.masked() || group == 0 ? ceil_div(order.length(group), longest) : 1;
   }
 
-  // Returns the split that has this number. The splits of a tile have successive numbers. The last split of a tile
-  // waits for the sums of its other splits, which have all begun before, since their numbers are smaller.
+  // Returns the split that has this number. In each product of the batch, the splits of a tile follow each other. The
+  // last split of a tile waits for the sums of its other splits, which have all begun before, since their numbers are
+  // smaller.
   DEVICE ClusterTile find_split(uint32_t number) const {
     const uint32_t products = batches, batch = number % products, index_in_product = number / products;
     // first_tile is the number of the group's first tile. `remaining` counts splits from the first split of this tile
@@ -687,13 +689,14 @@ struct ClusterTiles {
 #
 # Takes a Product and a Gpu. Produces the kernel that computes the product, and the operands that are copied first. Also
 # produces the tiles, the number of their splits, and whether both triangles of a symmetric product are computed. No
-# other section makes such decisions.
+# other section chooses kernels, tiles or splits.
 #
 # Most of the constants were fitted to measurements on an H200 (132 SMs, torch 2.11, CUDA 13). A comment that begins
 # with a date gives the day of the measurements, also for the constants after it, up to the next date. The records are
-# benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json. docs/limits.md has the measurements
-# at the bounds. On another GPU other values may be faster. No value makes a result wrong, because every kernel is
-# correct for every product that it is given. Only kMaxSplitTf32K bounds errors, too.
+# benchmarks/results/forward.json, family.json, batch.json, peers.json and mma.json. docs/limits.md compares the kernels
+# at the sizes where another one becomes faster. On another GPU other values may be faster. Every kernel is correct for
+# every product that it is given. So no value makes a result wrong, with one exception: kMinHopperSms is a requirement.
+# kMaxSplitTf32K was also chosen to keep errors small.
 _CUDA_POLICY = r"""
 #include <numeric>
 
@@ -916,7 +919,7 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
   const int64_t count = all_tiles + column_split_tiles - tiles.tail_tiles;
   tiles.clusters = int(std::min(clusters_at_once, count));
   tiles.column_split_tiles = int(column_split_tiles);
-  tiles.count = int(std::min(count, kMaxSize + 1));   // launch_sixteen_bit rejects too many
+  tiles.count = int(std::min(count, kMaxSize + 1));   // fits an int; launch_sixteen_bit rejects more than kMaxSize
   return tiles;
 }
 
@@ -993,13 +996,13 @@ constexpr double kFp16x3Overhead = 4e8,     // the cost of the fp16x3 kernel bes
                  // The split-tf32 and the mma kernel cost at least this share of the multiply-adds that one longest
                  // tile on every SM would have
                  kLongestTileShare = .23,
-                 // The factor for the cost of the split-tf32 and the mma kernel if they copy by elements
+                 // The factor for the cost of the split-tf32 and the mma kernel if operands are not aligned
                  kByElementsFactor = 1.6;
 
 // Whether the fp16x3 kernel is faster than the split-tf32 and the mma kernel. `chunks` says whether the operands can
 // be copied 16 bytes at a time.
 static bool is_fp16x3_faster(const Product& p, const Gpu& gpu, bool chunks) {
-  if (is_lower(p)) {
+  if (all_triangular(p)) {
     const double terms = double(p.n) * p.n * p.n * p.batches;
     const int min_size = p.batches == 1 && chunks ? kMinFp16x3Triangle : kMinFp16x3OtherTriangle;
     return p.n >= min_size || (p.n >= kMinFp16x3BatchedTriangle && terms >= kMinFp16x3BatchTerms);
@@ -1028,11 +1031,11 @@ static bool is_mma_faster(const Product& p, const Gpu& gpu) {
   if (p.k <= kShortK) {
     const bool is_lu = p.x_range && p.y_range && !p.c_lower && p.x != p.y;
     const bool is_slow = is_stored_twice(p) || is_lu;
-    return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !is_slow);
+    return all_triangular(p) || (order.count() * p.batches <= 2 * gpu.sms && !is_slow);
   }
   const int64_t work = order.work() * p.batches / gpu.sms;   // elements of k per SM
   return work <= kMaxMmaWork &&
-         p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? kMmaExtraK : kMmaExtraKOneTriangle);
+         p.k > work * 4 / 3 + (all_triangular(p) || !is_masked(p) ? kMmaExtraK : kMmaExtraKOneTriangle);
 }
 
 // 2026-11-21. The split-tf32 kernel is faster than the mma kernel for few tiles, for many tiles and for large products.
@@ -1041,7 +1044,7 @@ static bool is_mma_faster(const Product& p, const Gpu& gpu) {
 // 2026-11-27. "Few" means less than half a tile per SM. If operands are not aligned, the mma kernel is slower, and
 // "few" means less than two tiles per SM.
 constexpr int64_t kManyTilesPerSm = 4;
-constexpr double kManyTerms = 3.2e7;
+constexpr double kLargeProductTerms = 3.2e7;
 // 2026-11-23. Beyond this k the mma kernel computes the product. It is more accurate than the split-tf32 kernel, since
 // it adds its sums to a float32 total more often.
 constexpr int kMaxSplitTf32K = 128000;
@@ -1061,8 +1064,8 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kHopperPath || is_fp16x3_faster(p, gpu, chunks)) return kFp16x3Kernel;
   const int64_t tiles = TileOrder::make(p, kBlock).count() * p.batches;
   const int64_t few_tiles = gpu.sms / 2 * (chunks ? 1 : 4);
-  const bool serves =
-      tiles < few_tiles || tiles > kManyTilesPerSm * gpu.sms || double(p.m) * p.n * p.k * p.batches >= kManyTerms;
+  const bool serves = tiles < few_tiles || tiles > kManyTilesPerSm * gpu.sms ||
+                      double(p.m) * p.n * p.k * p.batches >= kLargeProductTerms;
   // The split-tf32 kernel needs a stride of 1 in each operand
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= kMaxSplitTf32K;
   return computes && serves ? kSplitTf32Kernel : kMmaKernel;
@@ -1864,10 +1867,11 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 
 # ---- Tiles of 64 x 64, part 2: reading k-blocks, and writing C. ----
 #
-# Takes k-blocks in the stages, and a thread's sums of a tile. Produces fragments in registers, and C with its zeros.
-# The split-tf32 and the mma kernel share this section, since they differ only in how they multiply. Each of the two
-# kernels has a type Lanes, which says where in the tile a thread's sums belong. Sum e of a thread has row
-# Lanes::row(warp, lane, e) and column Lanes::col(warp, lane, e). Each kNear successive sums are neighbours in a row.
+# Takes k-blocks in the stages, and a thread's sums of a tile. Produces fragments in registers, and C, with zeros above
+# its diagonal if C is lower. The split-tf32 and the mma kernel share this section, since they differ only in how they
+# multiply. Each of the two kernels has a type Lanes, which says where in the tile a thread's sums belong. Sum e of a
+# thread has row Lanes::row(warp, lane, e) and column Lanes::col(warp, lane, e). The sums of a thread come in groups of
+# Lanes::kNear, and the sums of a group are neighbours in a row.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
@@ -2014,7 +2018,7 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
     }
     return zeros_above(0, kBlock);
   }
-  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);   // the units of all warps in a whole tile
+  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);   // how many units of a warp the sums of a whole tile have
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split,
                  end = first + units;
   if (splits == 1) {
@@ -2059,7 +2063,8 @@ DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&su
 // the GPU holds at once, because these CTAs take tiles from a queue.
 template <auto kKernel, typename Memory, typename... Extra>
 static void launch_tiles(const Product& p, int block_k, int ctas_per_sm, const Gpu& gpu, const Extra&... extra) {
-  // In stress builds, the number of clusters at once must not depend on how many registers the kernel takes
+  // The stress build with delays takes more registers than the build without, and both have to split the same tiles. So
+  // in stress builds, the number of clusters that the GPU holds at once is computed without regard to registers
 #if defined(TRIL_MATMUL_STRESS)
   auto clusters_at_once = [&] { return gpu.sms * ctas_per_sm / int(SplitPlan::kMostSplits); };
 #else
@@ -2271,7 +2276,7 @@ using MmaSums = AccumulatorOf<T>[kMmaSums];
 template <typename T>
 struct alignas(256) MmaMemory {   // at least 128 bytes, since copiers permute the lowest seven bits of addresses
   uint8_t stage[kMmaStages][kMmaStageBytes];   // each stage holds X, then Y
-  uint64_t sums_arrived;   // an mbarrier, which counts the bytes of sums from other CTAs
+  uint64_t sums_arrived;   // an mbarrier, which counts the bytes of `sums` from all CTAs of the cluster
   WorkTile<T> work;
 };
 
@@ -2320,8 +2325,9 @@ DEVICE void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, M
 
 // ---- mma kernel: the kernel.
 
-// Sums one split of a tile, and writes this CTA's share of the tile. kUnit is the parameter kUnit of BlockCopier, and
-// is given as kUnitStrides or kAnyStrides.
+// Sums one split of a tile, and writes this CTA's share of the tile. If kUnit is kUnitStrides, elements that are
+// neighbours in a row of a stage are known to be neighbours in memory. If it is kAnyStrides, their distance in memory
+// is read from the operand.
 [[maybe_unused]] constexpr bool kUnitStrides = true, kAnyStrides = false;
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
@@ -2392,8 +2398,9 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   // A sum that is not finite may be wrong, so it is summed again. In one case a zero of a mask met an Inf or a NaN. In
   // the other case float32 was split into two tf32 numbers, which turns Inf into NaN and may overflow
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // This thread has read the stages. Once all threads have arrived, other CTAs may send sums to the stages. Those CTAs
-  // need nothing that this CTA wrote, so the arrival is relaxed
+  // This thread has read the stages. Once all threads have arrived, other CTAs may send sums to the stages. The arrival
+  // is relaxed, because those CTAs need nothing that this CTA wrote except the mbarrier, which barrier_init_fence has
+  // made visible
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_arrived, plan.cluster_size == 1);
 }
@@ -2459,7 +2466,7 @@ constexpr int kSkeletonThreads = 3 * 128;
 // Registers per thread. All threads start with kEntryRegisters. Consumers have kConsumerRegisters once the other warps
 // have given up most of their registers.
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kSkeletonThreads / 8 * 8, kConsumerRegisters = 216;
-constexpr int kQueued = 8;   // how many tiles from the queue fit in the ring buffer SharedMemory::next
+constexpr int kRingEntries = 8;   // how many tiles from the queue fit in the ring buffer SharedMemory::ring
 
 // The position of a role in the pipeline: the stage that the role uses next, and the parity of the phase that it
 // awaits.
@@ -2503,9 +2510,9 @@ struct TileQueue {
 };
 // [end tile queue]
 
-// A policy has these members. The functions are static, and their first argument is the policy's Product.
+// A policy has these members. The functions are static, and their first argument is of type Args.
 //
-//   Product                  the arguments of a launch: p (a ::Product), tiles, queue, and more that the policy needs
+//   Args                     the arguments of a launch: p (a Product), tiles, queue, and more that the policy needs
 //   Memory                   the policy's part of shared memory: the stages, and more
 //   kStages                  how many stages the pipeline has
 //   kDepth                   the most k-blocks that the stages hold at once
@@ -2535,8 +2542,8 @@ struct TileQueue {
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory policy;
-  ClusterTile next[kQueued];      // the ring of tiles from the queue
-  uint64_t next_full[kQueued];    // one mbarrier per entry of the ring; a phase ends when the tile has arrived
+  ClusterTile ring[kRingEntries];      // the ring of tiles from the queue
+  uint64_t ring_full[kRingEntries];    // one mbarrier per entry of the ring; a phase ends when the tile has arrived
   // Two mbarriers per stage. A phase of `full` ends when the data of the stage have arrived and, where necessary, have
   // been masked. A phase of `empty` ends when all consumers have read the stage
   uint64_t full[Policy::kStages], empty[Policy::kStages];
@@ -2544,7 +2551,7 @@ struct SharedMemory {
 
 // Describes a k-block to `load`.
 struct KBlock {
-  // k is the k-block's number along k. k_index is the k-block's position in the order in which the tile sums k-blocks
+  // `k` counts the k-blocks of the operands from 0. `k_index` is the position at which the tile sums this k-block
   int k, k_index;
   // `jumps` is true for the first k-block of the tile, and where k wraps around. `last` is true for the last k-block
   bool jumps, last;
@@ -2556,12 +2563,12 @@ struct KBlock {
 
 // Whether clusters take tiles from the queue. Otherwise each cluster computes one tile, which has the cluster's number.
 template <typename Policy>
-DEVICE bool has_queue(const typename Policy::Product& args) {
+DEVICE bool has_queue(const typename Policy::Args& args) {
   return Policy::kQueuesFirstTile || args.tiles.clusters < args.tiles.count;
 }
 
 // Waits until a tile has arrived in the ring, and returns the tile. tile_seq is its number among the tiles that this
-// cluster requests. Consumers may give it modulo 2 * kQueued, which changes neither the entry nor the parity.
+// cluster requests. Consumers may give it modulo 2 * kRingEntries, which changes neither the entry nor the parity.
 // Without a queue, the function returns a tile whose row is -1. Producers and consumers call it for every tile that
 // comes from the queue. In SixteenBitPolicy two mask warps, which set elements beyond a diagonal to zero, call it as
 // well. No entry of the ring is overwritten too early, for two reasons:
@@ -2571,20 +2578,20 @@ DEVICE bool has_queue(const typename Policy::Product& args) {
 //     consumers wait. The only exception is a column half that itself lies beyond the last column of C. Only a
 //     cluster's first tile may be such a half, since is_skipped leaves out all others.
 template <typename Policy>
-DEVICE ClusterTile fetch_next_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq) {
-  static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
+DEVICE ClusterTile fetch_next_tile(const typename Policy::Args& args, SharedMemory<Policy>& shared, int tile_seq) {
+  static_assert(kRingEntries > Policy::kDepth + 1, "a tile may be one k-block long");
   if (!has_queue<Policy>(args)) return {-1};
-  barrier_wait(&shared.next_full[tile_seq % kQueued], tile_seq / kQueued % 2);
+  barrier_wait(&shared.ring_full[tile_seq % kRingEntries], tile_seq / kRingEntries % 2);
   // The stress build traps if a later tile has overwritten this one
-  IF_DELAY(if ((shared.next[tile_seq % kQueued].tile_seq - tile_seq) % (2 * kQueued) != 0) __trap();)
-  return shared.next[tile_seq % kQueued];
+  IF_DELAY(if ((shared.ring[tile_seq % kRingEntries].tile_seq - tile_seq) % (2 * kRingEntries) != 0) __trap();)
+  return shared.ring[tile_seq % kRingEntries];
 }
 
 // Requests the next tile. One thread of each CTA calls this. Rank 0 takes the tile from the queue and sends it to the
 // other CTAs of the cluster. Each of those CTAs expects the bytes of the tile on its own barrier.
 template <typename Policy>
-DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Policy>& shared, int tile_seq, int rank) {
-  uint64_t* full = &shared.next_full[tile_seq % kQueued];
+DEVICE void request_tile(const typename Policy::Args& args, SharedMemory<Policy>& shared, int tile_seq, int rank) {
+  uint64_t* full = &shared.ring_full[tile_seq % kRingEntries];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   // Numbers below first_queued are the first tiles of the clusters, which do not come from the queue
   const int first_queued = Policy::kQueuesFirstTile ? 0 : args.tiles.clusters;
@@ -2594,26 +2601,26 @@ DEVICE void request_tile(const typename Policy::Product& args, SharedMemory<Poli
     tile = number < args.tiles.count ? Policy::find_tile(args, number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_skipped(args, tile));
   IF_DELAY(tile.tile_seq = tile_seq;)
-  const uint32_t to = shared_address(&shared.next[tile_seq % kQueued]), barrier = shared_address(full);
+  const uint32_t to = shared_address(&shared.ring[tile_seq % kRingEntries]), barrier = shared_address(full);
   // Rank 0 stores its own copy directly: st.async is illegal in a kernel without clusters
   for (int cta = 1; cta < Policy::kCtas; ++cta)
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, reinterpret_cast<const int*>(&tile) + u,
                   address_in_peer(barrier, cta));
-  shared.next[tile_seq % kQueued] = tile;
+  shared.ring[tile_seq % kRingEntries] = tile;
   barrier_arrive_remote(barrier);
 }
 
 // ---- Skeleton: what all policies share: wgmma, arrivals, the producer and the zeros.
 
-// Issues the wgmma of one k-block for 64 rows and kN columns, which compute sums = X Y. If `add` is true, they compute
-// sums += X Y. x and y are the descriptors of the operands.
-template <typename T, int kN, int kMajorX, int kMajorY>
+// Issues the four wgmma instructions of one k-block, for 64 rows and kN columns. They compute sums = X Y, or
+// sums += X Y if `add` is true. x and y are the descriptors of the operands.
+template <typename T, int kN, int kXMnMajor, int kYMnMajor>
 DEVICE void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   // The distance in bytes from one step of k to the next. A step is 16 elements of k
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;
+  constexpr uint32_t kStepX = kXMnMajor ? 16 * 128 : 32, kStepY = kYMnMajor ? 16 * 128 : 32;
   UNROLL for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
+    wgmma<T, kN, kXMnMajor, kYMnMajor>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY),
                                    add || k > 0);
 }
 
@@ -2633,7 +2640,7 @@ DEVICE void arrive_on_ctas(int ctas, int lane, const Arrive& arrive) {
 // shared, tile) once per tile. The result is an argument of `load`, which is called for each k-block. With
 // kRequestsTiles the producer also requests the next tile.
 template <typename Policy, bool kRequestsTiles, typename Find, typename Load>
-DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile tile,
+DEVICE void produce(const typename Policy::Args& args, SharedMemory<Policy>& shared, ClusterTile tile,
                     const Find& find, const Load& load) {
   const int rank = cta_rank_in_cluster();
   PipelineState<Policy::kStages> pipeline = {0, 1};   // with parity 1 the first waits end at once: all stages are empty
@@ -2655,7 +2662,7 @@ DEVICE void produce(const typename Policy::Product& args, SharedMemory<Policy>& 
 // tiles on the diagonal are written with the sums, by store_box or write_totals. The warp waits about 2 us first: its
 // zeros and the operands compete for memory, and the first operands are needed sooner.
 template <typename Policy>
-DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster, int rank) {
+DEVICE void write_zeros_above(const typename Policy::Args& args, int cluster, int rank) {
   if (!has_zeros(args.p)) return;
   // kBlockMN is the edge of a tile, in elements. A strip has kLines lines, and a tile has kStrips strips
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;
@@ -2677,7 +2684,7 @@ DEVICE void write_zeros_above(const typename Policy::Product& args, int cluster,
 // Runs each warp of a CTA in its role. `number` is the cluster's number. `first` is the cluster's first tile. If that
 // tile comes from the queue, `first` is ignored.
 template <typename Policy>
-DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Policy>& shared, ClusterTile first,
+DEVICE void run_warp_role(const typename Policy::Args& args, SharedMemory<Policy>& shared, ClusterTile first,
                           int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = cta_rank_in_cluster();
   if (Policy::kQueuesFirstTile && warp == kProducerWarp && lane == 0) request_tile(args, shared, 0, rank);
@@ -2719,15 +2726,15 @@ DEVICE void run_warp_role(const typename Policy::Product& args, SharedMemory<Pol
 }
 
 // Stands for the second policy of a launch that has one product.
-struct NoSecondProduct { struct Product {}; };
+struct NoSecondProduct { struct Args {}; };
 
 // The kernel. It computes one product, or two products of the same size. With two products, even clusters compute the
 // first one and odd clusters compute the second one. One launch for both saves the start and the end of a second
 // launch.
 template <typename Policy, typename Second = NoSecondProduct>
 __global__ void __launch_bounds__(kSkeletonThreads, 1)
-    tile_product(const __grid_constant__ typename Policy::Product args,
-                 const __grid_constant__ typename Second::Product second) {
+    tile_product(const __grid_constant__ typename Policy::Args args,
+                 const __grid_constant__ typename Second::Args second) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
@@ -2746,7 +2753,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
       ptx::mbarrier_init(&shared.full[u], kFullArrivals);
       ptx::mbarrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps * kWarpArrivals);
     }
-    UNROLL for (int u = 0; u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);
+    UNROLL for (int u = 0; u < kRingEntries; ++u) ptx::mbarrier_init(&shared.ring_full[u], 1);
     IF_RACECHECK(if (!Policy::kQueuesFirstTile) ptx::mbarrier_init(&sum_mbarrier, kExactThreads);)
     barrier_init_fence();
   }
@@ -2922,19 +2929,19 @@ DEVICE void mask_row(uint8_t* block, bool lower, int row) {
 }
 
 // The policy for 16-bit types. The skeleton lists what the members of a policy do.
-//   kMajorX, kMajorY   1 if the operand is MN-major, 0 if it is K-major
-//   kWide              true: two CTAs compute a tile of 256 x 256, one above the other, and each copies half of Y for
-//                      both; false: one CTA computes a tile of 128 x 128
-//   kStoresTwice       C is symmetric and no operand has a mask: only the lower half of C is computed, and it is also
-//                      written to the upper half
-template <typename T, int kMajorX, int kMajorY, bool kWide, bool kStoresTwice>
+//   kXMnMajor, kYMnMajor   1 if the operand is MN-major, 0 if it is K-major
+//   kLarge                 true: two CTAs compute a tile of 256 x 256, one above the other, and each copies half of Y
+//                          for both; false: one CTA computes a tile of 128 x 128
+//   kStoresTwice           C is symmetric and no operand has a mask: only the lower half of C is computed, and it is
+//                          also written to the upper half
+template <typename T, int kXMnMajor, int kYMnMajor, bool kLarge, bool kStoresTwice>
 struct SixteenBitPolicy {
-  using Product = SixteenBitProduct;
+  using Args = SixteenBitProduct;
   using Shared = SharedMemory<SixteenBitPolicy>;
-  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6,
+  static constexpr int kBlocksN = kLarge ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kLarge ? 4 : 6,
                        kDepth = kStages;
-  static constexpr int kCtas = kWide ? 2 : 1, kRequestAhead = 3;
-  static_assert(kBlocksN * kBlock == (kWide ? kLargeTile : kSmallTile), "the host has other tiles");
+  static constexpr int kCtas = kLarge ? 2 : 1, kRequestAhead = 3;
+  static_assert(kBlocksN * kBlock == (kLarge ? kLargeTile : kSmallTile), "the host has other tiles");
   static_assert(kBlocksM * kCtas == kBlocksN, "tiles are square");
   static constexpr bool kProducerRequestsTiles = true, kQueuesFirstTile = false;
 
@@ -2951,14 +2958,14 @@ struct SixteenBitPolicy {
     bool unfinished[2];         // per warpgroup: whether it knows of a box that is not finite
   };
 
-  static DEVICE void prepare(const Product& args, Shared& shared) {
+  static DEVICE void prepare(const Args& args, Shared& shared) {
     prefetch_tma_descriptor(args.x);
     prefetch_tma_descriptor(args.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.policy.landed[u], 1);
     ptx::mbarrier_init(&shared.policy.sums_written, kConsumerWarps * kWarpArrivals * args.tiles.splits);
     shared.policy.unfinished[0] = shared.policy.unfinished[1] = false;
   }
-  static DEVICE ClusterTile find_tile(const Product& args, int number) {
+  static DEVICE ClusterTile find_tile(const Args& args, int number) {
     ClusterTiles tiles = args.tiles;
     // With these constants the compiler knows the order of the tiles, which saves a tenth of the code
     if (kStoresTwice) {
@@ -2967,9 +2974,9 @@ struct SixteenBitPolicy {
     }
     return tiles.find_tile(number);
   }
-  static DEVICE bool has_work(const Product&) { return true; }
-  static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
-  static DEVICE uint16_t* result(const Product& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
+  static DEVICE bool has_work(const Args&) { return true; }
+  static DEVICE bool is_skipped(const Args& args, const ClusterTile& tile) { return tile.col * kBlock >= args.p.n; }
+  static DEVICE uint16_t* result(const Args& args, int batch) { return c_matrix<uint16_t>(args.p, batch); }
 
   // A block of 64 lines of an operand, and the range of k-blocks in which it has elements.
   struct LineBlock {
@@ -2989,11 +2996,11 @@ struct SixteenBitPolicy {
   };
   // Whether a small tile lies on the diagonal of a symmetric C. In such a tile the columns of Y equal the rows of X, so
   // only X is copied. The tile is computed only up to the blocks on the diagonal.
-  static DEVICE bool on_diagonal_of_c(const Product& args, const ClusterTile& tile) {
-    return kStoresTwice && !kWide && args.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
+  static DEVICE bool on_diagonal_of_c(const Args& args, const ClusterTile& tile) {
+    return kStoresTwice && !kLarge && args.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
-  static DEVICE Operands find_operands(const Product& args, Shared&, const ClusterTile& tile) {
-    const int rank = kWide ? cta_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
+  static DEVICE Operands find_operands(const Args& args, Shared&, const ClusterTile& tile) {
+    const int rank = kLarge ? cta_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line_block = [&](KRange of_operand, int block) {
       const KRange side = kStoresTwice ? KRange::kAll : of_operand;
       return LineBlock{block * kBlock, side == KRange::kFromDiagonal ? block : 0,
@@ -3016,7 +3023,7 @@ struct SixteenBitPolicy {
 
   // Copies the boxes of a k-block. For a block that does not exist, the copy names a k beyond the end of the operand.
   // There TMA delivers zeros.
-  static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
+  static DEVICE void load(const Args& args, Shared& shared, PipelineState<kStages>& pipeline,
                           const ClusterTile& tile, int /*rank*/, const KBlock& k_block, const Operands& operands) {
     const int k = k_block.k;
     const uint32_t x = k - operands.x_diagonal, y = k - operands.y_diagonal;
@@ -3036,10 +3043,10 @@ struct SixteenBitPolicy {
     barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
     barrier_arrive_expect_tx(barrier, operands.bytes);
     UNROLL for (int u = 0; u < kBlocksM; ++u)
-      tma_load(false, u, args.x, kMajorX, operands.x[u], operands.x_batch);
+      tma_load(false, u, args.x, kXMnMajor, operands.x[u], operands.x_batch);
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < operands.y_boxes)
-        tma_load(kWide, operands.first_y_box + u, args.y, kMajorY, operands.y[u], operands.y_batch);
+        tma_load(kLarge, operands.first_y_box + u, args.y, kYMnMajor, operands.y[u], operands.y_batch);
     // In racecheck builds this thread arrives as often as the mask warps would
     if (kEveryThreadArrives && !masked)
       for (int u = 1; u < kBlock; ++u) barrier_arrive_remote(shared_address(barrier));
@@ -3047,7 +3054,7 @@ struct SixteenBitPolicy {
   }
 
   // Two warps mask the blocks on a diagonal. If a zero of the mask meets NaN or Inf, the sum becomes NaN: see finish.
-  static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
+  static DEVICE void run_policy_warps(const Args& args, Shared& shared, ClusterTile tile) {
     if (kStoresTwice || !is_masked(args.p)) return;
     const int row = threadIdx.x % kBlock;   // the row of a block that this thread masks
     static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
@@ -3061,10 +3068,10 @@ struct SixteenBitPolicy {
         if (x >= kBlocksN && y >= tile.cols) continue;
         barrier_wait(&shared.policy.landed[pipeline.stage], parities >> pipeline.stage & 1);
         parities ^= 1u << pipeline.stage;
-        const uint32_t x_block = x - (kWide ? cta_rank_in_cluster() * kBlocksM : 0);
+        const uint32_t x_block = x - (kLarge ? cta_rank_in_cluster() * kBlocksM : 0);
         auto& stage = shared.policy.stage[pipeline.stage];
-        if (x_block < kBlocksM) mask_row(stage[x_block], (args.p.x_range == KRange::kToDiagonal) != kMajorX, row);
-        if (y < tile.cols) mask_row(stage[kBlocksM + y], (args.p.y_range == KRange::kToDiagonal) != kMajorY, row);
+        if (x_block < kBlocksM) mask_row(stage[x_block], (args.p.x_range == KRange::kToDiagonal) != kXMnMajor, row);
+        if (y < tile.cols) mask_row(stage[kBlocksM + y], (args.p.y_range == KRange::kToDiagonal) != kYMnMajor, row);
         ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores will read the zeros that mask_row has written
         named_barrier_sync<kBlock>(kMaskTeam);
         if (kEveryThreadArrives || row == 0) barrier_arrive_remote(shared_address(&shared.full[pipeline.stage]));
@@ -3074,10 +3081,10 @@ struct SixteenBitPolicy {
   // ---- 16-bit: the policy: the main loop, and sums that are not finite.
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
-  static constexpr bool kHasDiagonalPairs = kStoresTwice && !kWide;
+  static constexpr bool kHasDiagonalPairs = kStoresTwice && !kLarge;
   // Computes the share of a CTA's tile that belongs to a consumer warpgroup: 64 rows. If the tile is half of a diagonal
   // pair, warpgroup 1 instead computes the lower triangle of a tile on the diagonal of C (docs/kernel.md).
-  static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile& tile, int&,
+  static DEVICE void compute(const Args& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
     const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
     if (kHasDiagonalPairs && tile.pair_half && canonical_warp_group_idx() == 1)
@@ -3090,7 +3097,7 @@ struct SixteenBitPolicy {
   // diagonal pair instead. That half has three boxes: one in the upper block of rows, and two in the lower block of
   // rows. In a diagonal tile the columns of Y equal the rows of X, so both operands come from the same boxes.
   template <int kCols, bool kOnDiagonal = false>
-  static DEVICE void compute_rows(const Product& args, Shared& shared, const ClusterTile& tile,
+  static DEVICE void compute_rows(const Args& args, Shared& shared, const ClusterTile& tile,
                                   PipelineState<kStages>& pipeline) {
     const int group = canonical_warp_group_idx(), lane = threadIdx.x % 32, rank = cta_rank_in_cluster();
     uint32_t base = shared_address(&shared);
@@ -3109,7 +3116,7 @@ struct SixteenBitPolicy {
     auto release = [&](int stage) {   // each warp arrives for itself, on the barrier of each CTA that fills the stage
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       arrive_on_ctas(kCtas, lane, [&](int cta) {
-        barrier_arrive_remote(kWide ? address_in_peer(barrier, cta) : barrier);
+        barrier_arrive_remote(kLarge ? address_in_peer(barrier, cta) : barrier);
       });
     };
     int reading = -1;   // the stage that may still be multiplied while the next stage is issued; -1 at first
@@ -3118,9 +3125,9 @@ struct SixteenBitPolicy {
       const uint64_t x_descriptor = block(x_block), y_descriptor = block(y_block);
       barrier_wait(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
       warpgroup_arrive();
-      issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kMajorX, kMajorY>(x_descriptor, y_descriptor, sum, true);
+      issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kXMnMajor, kYMnMajor>(x_descriptor, y_descriptor, sum, true);
       if constexpr (kOnDiagonal)   // issues the two boxes of the lower block of rows
-        issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(advance_descriptor(x_descriptor, kOperandBytes), y_descriptor,
+        issue_wgmma<T, 64 * kCols, kXMnMajor, kYMnMajor>(advance_descriptor(x_descriptor, kOperandBytes), y_descriptor,
                                                      sum + 32, true);
       warpgroup_commit_batch();
       warpgroup_wait<1>();
@@ -3131,7 +3138,7 @@ struct SixteenBitPolicy {
     if (reading >= 0) release(reading);
 
     const int row =
-        kOnDiagonal ? (tile.pair_half == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_block;
+        kOnDiagonal ? (tile.pair_half == 1 ? tile.col : tile.row) : tile.row + (kLarge ? rank * kBlocksM : 0) + x_block;
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* c = result(args, tile.batch);
     // `last_word` is loaded this early, so that it arrives while C is written
@@ -3144,7 +3151,7 @@ struct SixteenBitPolicy {
                                      col + j, sum))
         non_finite |= 1u << j;
     };
-    if (kWide || kCols < kBlocksN || args.tiles.splits == 1) {
+    if (kLarge || kCols < kBlocksN || args.tiles.splits == 1) {
       // The previous tile may have ended with the box that is written first now. All threads must have read that box
       // before it is overwritten
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
@@ -3195,7 +3202,7 @@ struct SixteenBitPolicy {
 
   // Sums again the boxes that are not finite. CTAs that have no tile left do this, whichever CTA found a box. No box is
   // left over, since a CTA that adds a box always scans the words afterwards.
-  static DEVICE void finish(const Product& args, Shared& shared) {
+  static DEVICE void finish(const Args& args, Shared& shared) {
     auto& policy = shared.policy;
     if (kStoresTwice || !is_masked(args.p)) return;
     sum_barrier<kExactThreads>();
@@ -3207,7 +3214,8 @@ struct SixteenBitPolicy {
                   "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
     const uint32_t boxes = args.non_finite.boxes, cta = blockIdx.x % kExactThreads;
-    uint32_t first = threadIdx.x;   // a thread scans every 256th word once, eight words at a time
+    // A thread goes over every 256th word, eight words at a time. It stays at eight words until no work is left in them
+    uint32_t first = threadIdx.x;
     while (true) {
       if (threadIdx.x == 0) policy.found = ~0u;
       sum_barrier<kExactThreads>();
@@ -3230,7 +3238,7 @@ struct SixteenBitPolicy {
       if (policy.part < 0) continue;
       const uint32_t rows = ceil_div(args.p.m, kBlock), cols = ceil_div(args.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = policy.part * kExactRows;
-      exact_rows<T, !kMajorX, !kMajorY>(args.p, TileOrder::make(args.p, kBlock).make_tile(row, box % cols), begin,
+      exact_rows<T, !kXMnMajor, !kYMnMajor>(args.p, TileOrder::make(args.p, kBlock).make_tile(row, box % cols), begin,
                                         batch, memory);
     }
   }
@@ -3238,16 +3246,16 @@ struct SixteenBitPolicy {
 
 // ---- 16-bit: launching.
 
-// Launches the kernel: with large tiles if kWide, and with small tiles otherwise.
-template <typename T, bool kWide>
+// Launches the kernel: with large tiles if kLarge, and with small tiles otherwise.
+template <typename T, bool kLarge>
 static void launch_sixteen_bit_tiles(const SixteenBitProduct& args, const Gpu& gpu) {
   const Product& p = args.p;
-  std::visit([&](auto major_x, auto major_y, auto stored_twice) {
-    using Policy = SixteenBitPolicy<T, major_x, stored_twice ? major_x : major_y, kWide, stored_twice>;
+  std::visit([&](auto x_mn_major, auto y_mn_major, auto stored_twice) {
+    using Policy = SixteenBitPolicy<T, x_mn_major, stored_twice ? x_mn_major : y_mn_major, kLarge, stored_twice>;
     const int ctas = Policy::kCtas * args.tiles.splits;   // CTAs of a cluster
     constexpr auto kBytes = sizeof(SharedMemory<Policy>);
     launch_kernel<tile_product<Policy>>({args.tiles.clusters * ctas, kSkeletonThreads, kBytes, ctas, true, gpu.stream},
-                                        args, NoSecondProduct::Product());
+                                        args, NoSecondProduct::Args());
   }, constant(p.x_col != 1), constant(p.y_row != 1), constant(is_stored_twice(p)));
 }
 """
@@ -3282,7 +3290,7 @@ static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64
 
 // These functions are instances of launch_sixteen_bit_tiles. Other parts of the source define them: see _CUDA_PARTS.
 using SixteenBitLauncher = void(const SixteenBitProduct& args, const Gpu& gpu);
-SixteenBitLauncher launch_narrow_float16, launch_wide_float16, launch_narrow_bfloat16, launch_wide_bfloat16;
+SixteenBitLauncher launch_small_float16, launch_large_float16, launch_small_bfloat16, launch_large_bfloat16;
 
 // Launches the 16-bit kernel. If there are tail tiles, they are launched first, as a batch of products of their own:
 // see last_on_diagonal.
@@ -3303,11 +3311,11 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
   args.non_finite = {words + 1, args.queue.launch, uint32_t(boxes)};
   args.x = encode_map(p.x, p.x_row, p.x_col, p.m, p, p.x_batch, args.x_batch);
   args.y = encode_map(p.y, p.y_col, p.y_row, p.n, p, p.y_batch, args.y_batch);
-  const bool wide = args.tiles.order.edge * kBlock == kLargeTile;
+  const bool is_large = args.tiles.order.edge * kBlock == kLargeTile;
   if (p.type == kFloat16)
-    (wide ? launch_wide_float16 : launch_narrow_float16)(args, gpu);
+    (is_large ? launch_large_float16 : launch_small_float16)(args, gpu);
   else
-    (wide ? launch_wide_bfloat16 : launch_narrow_bfloat16)(args, gpu);
+    (is_large ? launch_large_bfloat16 : launch_small_bfloat16)(args, gpu);
 }
 """
 
@@ -3529,7 +3537,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   // A matrix that all products share is packed even if one product falls back, since the other products need it.
   auto has_own_matrix = [&] { return operand.matrices == args.p.batches; };
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? read_progress(args) : kPackingDone;
-  const bool is_reset = progress < kPackingDone;   // whether the counters were reset before this CTA began
+  // Whether this CTA has seen, at its beginning, that the counters were reset
+  const bool is_reset = progress < kPackingDone;
   auto falls_back = [&] {
     if (!is_reset || !(progress & kFallback)) return false;
     // Without this fence, the load below could return a value from before CTA 0's reset. Then the block would be
@@ -3721,7 +3730,7 @@ enum KBlockFlag : int {
   kHasY = 32,              // kHasY << c: block c of Y exists
   kWideX = 512,            // kWideX << g: the block of X of warpgroup g is wide
   kWideY = 2048,           // kWideY << h: at least one of the two blocks of Y of half h is wide
-  kTileSeq = 8192          // kTileSeq * s: s is KBlock::next_tile_seq % (2 * kQueued), in bits 13 to 16
+  kTileSeq = 8192          // kTileSeq * s: s is KBlock::next_tile_seq % (2 * kRingEntries), in bits 13 to 16
 };
 
 // ---- fp16x3: the rows of a warpgroup.
@@ -3846,10 +3855,10 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
 // 128 columns. Each of the two CTAs fetches one of these two blocks for both CTAs.
 //
 // With kLo three products are summed. Without kLo, for TF32, only hi * hi is computed, and a stage has 16 KB.
-// kMajorX, kMajorY: k_is_row for X and for Y.
-template <bool kMajorX, bool kMajorY, bool kLo>
+// kXMnMajor and kYMnMajor say whether X and Y are MN-major, which is k_is_row.
+template <bool kXMnMajor, bool kYMnMajor, bool kLo>
 struct Fp16x3Policy {
-  using Product = Fp16x3Product;
+  using Args = Fp16x3Product;
   using Shared = SharedMemory<Fp16x3Policy>;
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = block_bytes(!kLo), kStageBytes = 2 * kPartBytes;
@@ -3873,26 +3882,26 @@ struct Fp16x3Policy {
 
   // Whether there are tiles to compute. There are none if the only product of the batch falls back. One thread also
   // records that packing is done.
-  static DEVICE bool has_work(const Product& args) {
+  static DEVICE bool has_work(const Args& args) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(args.progress, kPackingDone);
     return args.tiles.batches > 1 || !(load_relaxed(args.progress) & kFallback);
   }
   // Whether a tile is skipped because its product falls back. fixup_kernel then computes all tiles of that product,
   // even those that this kernel has already computed.
-  static DEVICE bool is_skipped(const Product& args, const ClusterTile& tile) {
+  static DEVICE bool is_skipped(const Args& args, const ClusterTile& tile) {
     return load_relaxed(args.progress) & kFallback && load_relaxed(&args.controls[tile.batch].fallback);
   }
   // Puts the data of a tile that `load` needs into shared memory. The return value is not used.
-  static DEVICE int find_operands(const Product& args, Shared& shared, const ClusterTile& tile) {
+  static DEVICE int find_operands(const Args& args, Shared& shared, const ClusterTile& tile) {
     Memory& memory = shared.policy;
     memory.tile = tile;
     memory.first_y = find_matrix(args.y, tile.batch) * args.y.blocks_each;
     return 0;
   }
-  static DEVICE float* result(const Product& args, int batch) { return c_matrix<float>(args.p, batch); }
-  static DEVICE ClusterTile find_tile(const Product& args, int number) { return args.tiles.find_split(number); }
-  static DEVICE void prepare(const Product&, Shared&) {}
-  static DEVICE void finish(const Product&, Shared&) {}
+  static DEVICE float* result(const Args& args, int batch) { return c_matrix<float>(args.p, batch); }
+  static DEVICE ClusterTile find_tile(const Args& args, int number) { return args.tiles.find_split(number); }
+  static DEVICE void prepare(const Args&, Shared&) {}
+  static DEVICE void finish(const Args&, Shared&) {}
 
   // The X producer is a second producer thread. It copies the two blocks of X of each k-block and requests tiles. The
   // first producer copies Y and finds the flags. A single producer takes 0.5 to 2 % more time (H200, 2026-11-29).
@@ -3902,19 +3911,19 @@ struct Fp16x3Policy {
   // comment of fetch_next_tile holds for both producers. No wait takes one phase for another phase of the same parity:
   // docs/kernel.md, "The barriers", says why.
   static_assert(kStages >= 6, "a producer's waits for empty stages are too far apart");
-  static DEVICE void run_policy_warps(const Product& args, Shared& shared, ClusterTile tile) {
+  static DEVICE void run_policy_warps(const Args& args, Shared& shared, ClusterTile tile) {
     if (threadIdx.x / 32 != kProducerWarp + 2 || !elect_one_sync()) return;
     produce<Fp16x3Policy, true>(args, shared, tile, find_x, load_x);
   }
   static constexpr int kBytesAndHead = kPartBytes + sizeof(BlockHead);
 
   // Returns the index of the first block of the tile's matrix of X.
-  static DEVICE int find_x(const Product& args, Shared&, const ClusterTile& tile) {
+  static DEVICE int find_x(const Args& args, Shared&, const ClusterTile& tile) {
     return find_matrix(args.x, tile.batch) * args.x.blocks_each;
   }
   // This is the `load` of the X producer. It copies the two blocks of X of a k-block, one for each warpgroup of its
   // CTA.
-  static DEVICE void load_x(const Product& args, Shared& shared, PipelineState<kStages>& pipeline,
+  static DEVICE void load_x(const Args& args, Shared& shared, PipelineState<kStages>& pipeline,
                             const ClusterTile& tile, int rank, const KBlock& k_block, int first_x) {
     pipeline.advance();   // skips the stage with the first half of Y
     const int k = k_block.k;
@@ -3925,7 +3934,7 @@ struct Fp16x3Policy {
     barrier_arrive_expect_tx(full, (has_x[0] + has_x[1]) * kBytesAndHead);
     UNROLL for (int u = 0; u < 2; ++u) {
       if (!has_x[u]) continue;
-      const int block = first_x + find_block(args, kX, kMajorX, tile.row + row_block_in_tile(rank, u), k);
+      const int block = first_x + find_block(args, kX, kXMnMajor, tile.row + row_block_in_tile(rank, u), k);
       const uint8_t* from = args.x.blocks + int64_t(block) * kPartBytes;
       copy_bulk(shared.policy.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, full);
       copy_bulk(&shared.policy.head[pipeline.stage][u], args.x.metadata + block, sizeof(BlockHead), full);
@@ -3936,7 +3945,7 @@ struct Fp16x3Policy {
 
   // This is the `load` of the first producer. It copies this CTA's share of Y for a k-block to both CTAs, and writes
   // the flags of the k-block.
-  static DEVICE void load(const Product& args, Shared& shared, PipelineState<kStages>& pipeline, const ClusterTile&,
+  static DEVICE void load(const Args& args, Shared& shared, PipelineState<kStages>& pipeline, const ClusterTile&,
                           int rank, const KBlock& k_block, int) {
     Memory& memory = shared.policy;
     const int k = k_block.k, row = memory.tile.row, col = memory.tile.col;   // in blocks
@@ -3949,7 +3958,7 @@ struct Fp16x3Policy {
         flags |= kHasX << u;
     auto copy_y = [&](int half) {
       if (!(flags & kHasY << 2 * half << rank)) return;
-      const int block = memory.first_y + find_block(args, kY, kMajorY, col + 2 * half + rank, k);
+      const int block = memory.first_y + find_block(args, kY, kYMnMajor, col + 2 * half + rank, k);
       const uint8_t* from = args.y.blocks + int64_t(block) * kPartBytes;
       uint8_t* to = memory.stage[pipeline.stage] + rank * kOperandBytes;
       copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
@@ -3970,7 +3979,7 @@ struct Fp16x3Policy {
       auto wide = [&](Operand operand, int line) {
         const Packed& packed = operand == kX ? args.x : args.y;
         const uint32_t* words =
-            wide_in_line(packed, find_matrix(packed, memory.tile.batch), operand == kX ? kMajorX : kMajorY, line);
+            wide_in_line(packed, find_matrix(packed, memory.tile.batch), operand == kX ? kXMnMajor : kYMnMajor, line);
         return line < num_line_blocks(args, operand) ? words[1 + k / 32] : 0;
       };
       UNROLL for (int u = 0; u < 2; ++u) {
@@ -3983,7 +3992,7 @@ struct Fp16x3Policy {
     // The flags are written before the arrival, since consumers may read the flags after the arrival. The arrival
     // announces the bytes of both blocks of the first half of Y. One of these blocks is copied to this CTA by the other
     // CTA.
-    memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kQueued) * kTileSeq;
+    memory.flags[stage_y] = flags | k_block.next_tile_seq % (2 * kRingEntries) * kTileSeq;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
     pipeline.advance();   // skips the stage of X: see load_x
 
@@ -4048,7 +4057,9 @@ struct Fp16x3Policy {
     }
     const uint64_t x = view.operand(x_stage, view.group * kPartBytes), y = view.operand(y_stage, 0);
     float sums[64];
-    auto issue = [&](uint64_t x, uint64_t y, bool add) { issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add); };
+    auto issue = [&](uint64_t x, uint64_t y, bool add) {
+      issue_wgmma<__half, 128, kXMnMajor, kYMnMajor>(x, y, sums, add);
+    };
     auto y_unscale = [&](int block) {
       return k_block & kHasY << 2 * kHalf << block ? view.head(y_stage, block).unscale : 0.0f;
     };
@@ -4093,7 +4104,7 @@ struct Fp16x3Policy {
   // Computes one tile. A ClusterTile in registers would take registers that the sums need. So at the end of each chain
   // the ClusterTile is read from the ring in shared memory. The flags hold the tile_seq of the next tile, so this tile
   // is in the entry before it.
-  static DEVICE void compute(const Product& args, Shared& shared, const ClusterTile&, int& tile_seq,
+  static DEVICE void compute(const Args& args, Shared& shared, const ClusterTile&, int& tile_seq,
                              PipelineState<kStages>& pipeline) {
     View view = {shared_address(&shared), int(threadIdx.x / 128)};
     make_opaque(view.base);
@@ -4112,12 +4123,12 @@ struct Fp16x3Policy {
         view.release(k_block >> 21 & 15);
       } while (!(k_block & kEndsChain));
       TRACE(view.group, k_block & kEndsTile ? kTileSummed : kChainSummed);
-      write_sums<kLo>(args, shared.next[(k_block / kTileSeq % (2 * kQueued) + kQueued - 1) % kQueued], view.group,
-                      k_block, total);
+      const int entry = (k_block / kTileSeq % (2 * kRingEntries) + kRingEntries - 1) % kRingEntries;
+      write_sums<kLo>(args, shared.ring[entry], view.group, k_block, total);
       TRACE(view.group, k_block & kEndsTile ? kTileWritten : kChainKept);
       make_opaque(k_block);   // without this, values that the compiler derives from k_block take more registers
     } while (kLo && !(k_block & kEndsTile));
-    tile_seq = k_block / kTileSeq % (2 * kQueued);
+    tile_seq = k_block / kTileSeq % (2 * kRingEntries);
   }
 };
 """
@@ -4125,7 +4136,7 @@ struct Fp16x3Policy {
 _CUDA_FP16X3_TILES_LAUNCH = r"""
 // Launches the fp16x3 kernel with one or two products. It uses all SMs, in clusters of two CTAs.
 template <typename Policy, typename SecondPolicy = NoSecondProduct>
-static void launch_fp16x3_tiles(const Fp16x3Product& first, const typename SecondPolicy::Product& second,
+static void launch_fp16x3_tiles(const Fp16x3Product& first, const typename SecondPolicy::Args& second,
                                 const Gpu& gpu) {
   const Launch launch(gpu.sms / 2 * 2, kSkeletonThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
   launch_kernel<tile_product<Policy, SecondPolicy>>(launch, first, second);
@@ -4133,8 +4144,8 @@ static void launch_fp16x3_tiles(const Fp16x3Product& first, const typename Secon
 
 template <bool kAllowTf32>
 static void launch_fp16x3_product(const Fp16x3Product& args, const Gpu& gpu) {
-  std::visit([&](auto major_x, auto major_y) {
-    launch_fp16x3_tiles<Fp16x3Policy<major_x, major_x || major_y, !kAllowTf32>>(args, {}, gpu);
+  std::visit([&](auto x_mn_major, auto y_mn_major) {
+    launch_fp16x3_tiles<Fp16x3Policy<x_mn_major, x_mn_major || y_mn_major, !kAllowTf32>>(args, {}, gpu);
   }, constant(k_is_row(kX, args.p)), constant(k_is_row(kY, args.p)));
 }
 
@@ -4197,7 +4208,7 @@ using Corrections = double[kBlock][kBlock + 1];   // one per element of a tile
           const float other_value = other.data[line * other.line_stride + k * other.k_stride];
           const BlockHead& head =
               args.x.metadata[first_x_block + find_block(args, kX, k_is_row(kX, p), tile.i, k_block)].head;
-          // other_value is an outlier of X. R Y already has its product with this outlier of Y, so this term is skipped
+          // If other_value is itself an outlier of X, its term is skipped: R Y has the product of the two outliers
           if (!is_x && is_outlier(other_value, 1.0f / head.unscale)) continue;
           const int m = is_x ? line_in_block : thread, n = is_x ? thread : line_in_block;   // within the tile
           if (!p.c_lower || col + n <= row + m)
@@ -4995,10 +5006,10 @@ _CUDA_PARTS = [
     ),
     (4.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_float16", "launch_mma<__half>")]),
     (4.3, [_CUDA_MMA_LAUNCH, _instance("launch_mma_bfloat16", "launch_mma<__nv_bfloat16>")]),
-    (7.4, [_CUDA_SIXTEEN_BIT_LAUNCH, _sixteen_bit_instance("launch_narrow_float16", "__half, false")]),
-    (7.5, [_sixteen_bit_instance("launch_wide_float16", "__half, true")]),
-    (7.0, [_sixteen_bit_instance("launch_narrow_bfloat16", "__nv_bfloat16, false")]),
-    (7.6, [_sixteen_bit_instance("launch_wide_bfloat16", "__nv_bfloat16, true")]),
+    (7.4, [_CUDA_SIXTEEN_BIT_LAUNCH, _sixteen_bit_instance("launch_small_float16", "__half, false")]),
+    (7.5, [_sixteen_bit_instance("launch_large_float16", "__half, true")]),
+    (7.0, [_sixteen_bit_instance("launch_small_bfloat16", "__nv_bfloat16, false")]),
+    (7.6, [_sixteen_bit_instance("launch_large_bfloat16", "__nv_bfloat16, true")]),
 ]
 
 
@@ -5188,7 +5199,7 @@ def _build():
 
 
 class _ExplainFolder:
-    """A context in which an OSError about the build folder also says which variable names that folder."""
+    """A context manager. It raises an OSError again, with the advice to set TORCH_EXTENSIONS_DIR to another folder."""
 
     def __init__(self, root):
         self.root = root
@@ -5673,7 +5684,8 @@ def _product_by_torch(X, Y, contraction, structure):
     if torch.is_autocast_enabled(X.device.type):  # autocast would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
-    # A batch is split into parts if its matrices are multiplied in blocks, or do not fit into a CPU's caches together.
+    # A batch of products of two triangles is split into parts if its matrices are multiplied in blocks. On a CPU it is
+    # also split if its matrices do not fit into the caches together.
     size, triangular = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
     in_blocks = triangular and X.shape[-1] > _LARGEST_DENSE[X.numel() > size] and X.numel() > 0
     together = size if in_blocks else max(size, _CACHED)  # products in blocks take one matrix at a time
@@ -6092,9 +6104,9 @@ def tril_matmul(A, B):
     """Returns the product of two lower triangular matrices, C = tril(A) @ tril(B).
 
     Args:
-        A, B: tensors (..., N, N) with N >= 0 and any strides, on one device. Their dtype is the same, except under
-            autocast: float32, float64, float16 or bfloat16. The leading dimensions broadcast as in torch.matmul.
-            Elements above the diagonals have no effect, even if they are NaN.
+        A, B: tensors (..., N, N) with N >= 0 and any strides, on one device. Their dtype is float32, float64, float16
+            or bfloat16. Both have the same dtype, unless autocast converts them. The leading dimensions broadcast as in
+            torch.matmul. Elements above the diagonals have no effect, even if they are NaN.
 
     Returns:
         A contiguous tensor C (..., N, N) of the same dtype, or of autocast's. C[i, j] is the sum over k = j..i of

@@ -160,7 +160,8 @@ LARGEST_INVERSE = 256  # the largest N of an inverse, as in tests/test_family.py
 
 
 class Call(NamedTuple):
-    """The description of one call. On one kind of device it determines the call's inputs."""
+    """The description of one call, from which make() draws the call's inputs. They are the same each time on the same kind of device, a
+    CPU or a GPU."""
 
     seed: int
     number: int
@@ -395,11 +396,12 @@ class Judge:
 
 
 def excuse(call, name, device):
-    """Returns the factor by which a result's error may exceed its bound. As in check.py, the error may be up to twice that of torch's own
-    product, but not above the second bound of allowed(). The one rounding of a 16-bit result comes on top in any case.
+    """Returns the factor by which the largest error of a result may exceed its bound. If the factor is less than 1, settle() uses 1. As in
+    check.py, the error may be up to twice that of torch's own product, but not above the second bound of measures.allowed(). The rounding
+    of a 16-bit result is added to these limits.
 
-    This is necessary because tensor cores truncate. So the error of a sum of terms of one sign, such as squares, grows faster than the root
-    of the number of terms. cuBLAS has this error as well. The factor is 1 for float64, TF32, inverses and the dB of a broadcast B.
+    Torch's own product may have large errors too, for example because tensor cores truncate 16-bit sums. The factor is 1 for float64, TF32,
+    inverses and the dB of a broadcast B.
     """
     problem = PROBLEMS[call.problem]
     if call.dtype == torch.float64 or call.tf32 or problem.function == "triangular_inverse" or (name == "dB" and call.broadcast):
@@ -770,7 +772,7 @@ def streams(soak):
     return Outcome("operands made on one stream, multiplied on another, compared on a third", number, planned, judge, before, after)
 
 
-# ---- Section: sizes at their limits. ---------------------------------------------------------------------------------
+# ---- Section: large sizes, strides and batches. ----------------------------------------------------------------------
 
 
 def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
@@ -790,7 +792,7 @@ def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
         bound = elementwise_bound(dtype, X.shape[-1], exact, magnitude)
         judge.compare(f"{label}, from {'product' if batched else 'row'} {start} on", result[part], exact, bound)
         del exact, magnitude, bound
-        judge.settle()  # reports a wrong part at once
+        judge.settle()  # reports a wrong part before the next one is computed
 
 
 def far_apart(V, strides, soak):

@@ -304,7 +304,8 @@ def wanted(goals, *records):
     the table has the reason that wanted.json gives. The last two of `records` are those of a CPU and of the mma kernel."""
     *records, cpu, forced = records
     rows = {row.label: row for row in chain(*records) if row.quiet}
-    # A copy of X reads and writes X. The product L X also reads half of L, so it moves 5/4 of the bytes that the copy moves.
+    # In these rows L, X and L X have the same size. A copy of X reads and writes this size once. The product reads X and half of L, and
+    # writes L X, which is 5/4 of the copy's bytes.
     for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):
         rows |= {label + suffix: Row(ratio=moved * r[side]["median_us"] / r["ours"]["median_us"]) for label, r in rows.items() if side in r}
     rows |= {f"{row.label}, {how}": row for how, suite in (("on a CPU", cpu), ("mma kernel forced", forced)) for row in suite if row.quiet}

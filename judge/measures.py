@@ -152,11 +152,11 @@ def dims_of(sizes, random, problem, max_size):
 
 
 def some_batches(number, random, problem, max_size):
-    """Yields the dimensions of `number` batches of up to 1000 products; the first batch has one product.
+    """Yields the dimensions of `number` batches. The first batch has one product, the others have 2 to 1000.
 
-    A batch has about as many elements as one product of the largest size, or fewer. Batches with odd sides and batches
-    with even sides alternate. The first, the third and so on of the batches with even sides have multiples of 16 as
-    sides, and at least three products. There is no such batch if `max_size` is below 16.
+    A batch has about as many elements as one product of the largest size, or fewer. Batches with odd and with even
+    sides alternate, and the first batch has odd sides. Every second batch with even sides, from the first one on, has
+    at least three products and sides that are multiples of 16, unless `max_size` is below 16.
     """
     for n in range(number):
         sides = (int(max_size / 2 ** random.uniform(1, 7)) for _ in problem.headline(1))
@@ -370,7 +370,8 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
         if kind == 3:
             value *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
         return (scales if kind == 4 else value).to(dtype).expand(shape)
-    # The share of rows with a scale varies from none to all.
+    # For kind 1, the probability that a row is scaled is drawn for the whole dC. So any share of the rows may be
+    # scaled.
     has_scale = draw.uniform(*scales.shape) < draw.uniform(1) ** 3
     G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(has_scale & (kind == 1) | (kind == 7), sign)
     G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)

@@ -20,13 +20,13 @@ from judge.measures import DISTRIBUTIONS, GRADIENTS, HARD, ORDINARY, Draw, label
 
 MODES = {"forward": "", "gradients": ", gradients"}  # the suffix of each mode in the table of results
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # a timed batch of inverses has at most this many elements
-# If --size is at most the number for the device and the mode, calls at --size use every kind of hard inputs. If --size
-# is larger, calls are slow, and use only some kinds.
+# The largest --size, by device and mode, for which calls at --size use every kind of inputs in HARD. At larger sizes
+# such calls are slow, and use only some kinds.
 ALL_HARD = {"cpu": {"forward": 600, "gradients": 200}, "cuda": {"forward": 1 << 20, "gradients": 4096}}
 
 
 class CannotRun(RuntimeError):
-    """Reports that the run was not possible. It says nothing about the solution. The exit status is 2."""
+    """Reports that the run was not possible. It is no verdict on the solution. The exit status is 2."""
 
 
 def name_of(dtype):
@@ -93,8 +93,9 @@ class Call:
 class ProductCall(Call):
     """Describes a call of a product.
 
-    Each operand is multiplied by a random sign, or by a common sign if the inputs are "mixed". "normal" operands are
-    also multiplied by a random power of two.
+    `name` is a key of DISTRIBUTIONS in judge/measures.py. Each operand is multiplied by a random sign. If `name` is
+    "mixed", all operands get the same sign. If it is "normal", each operand is also multiplied by a random one of
+    three powers of two: a small one, 1, or a large one.
     """
 
     def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
@@ -942,9 +943,12 @@ class Anything:
         return call.truth[0]
 
     def perturbed(self, call, absolute):
-        """Returns the reference's results for inputs that are perturbed by errors of the size of roundings.
+        """Returns a list of the reference's results for PERTURBATIONS copies of a call.
 
-        The results are float64 if the reference has a twin (see Reference in judge/modules.py).
+        The inputs of each copy have other errors of the size of roundings. The errors are relative to each element or,
+        if `absolute` is True, to the largest element. The results are float64. If the reference has no twin (see
+        Reference in judge/modules.py), or if a call of the twin fails, they have the reference's own dtypes. Copies for
+        which the reference fails are left out.
         """
         calls = [copy.copy(call) for _ in range(self.PERTURBATIONS)]
         for seed, perturbed_call in enumerate(calls):

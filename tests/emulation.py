@@ -626,7 +626,7 @@ void multiply(size_t pending) {
     for (current = first; current < first + 32; ++current) drop(current->products, end, current->batches, pending);
     current = last, multiplying = 0;
   }
-  meet(meeting, 32);   // no lane releases a stage before all lanes have multiplied
+  meet(meeting, 32);   // no lane goes on, and lets a producer overwrite the operands, before the products are computed
 }
 inline void warpgroup_commit_batch() {
   current->batches.push_back(current->products.size());
@@ -782,9 +782,11 @@ const float* wide_numbers() {
 // long as the operand has the same bytes. In each call of multiply() only the first thread that needs the operand compares the bytes.
 using Two = double __attribute__((vector_size(16)));
 using Four = double __attribute__((vector_size(32)));
-template <typename T, int kLines, int kMajor>
+template <typename T, int kLines, int kMnMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
-  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // a span: kSpan contiguous bytes, with 64 lines or one line
+  // A span is contiguous bytes of the operand. If the operand is MN-major, a span holds 16 k of 64 lines. If it is K-major, a span holds
+  // 16 k of one line
+  constexpr int kSpan = kMnMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;
   struct Found {
     const unsigned char* from = nullptr;
     int time = 0;
@@ -797,7 +799,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
   const bool known = std::exchange(found.from, from) == from;
   if (std::exchange(found.time, multiplying) == multiplying && known && multiplying) return found.numbers;
   for (int span = 0; span < kSpans; ++span) {
-    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), offset = swizzled_address(begin) & ~31u;
+    const uint32_t begin = operand + (kMnMajor ? span * 8192 : span * 128), offset = swizzled_address(begin) & ~31u;
     const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + offset);
     uint64_t other = !known;
     for (int u = 0; u < kSpan / 8; ++u) other |= bytes[u] ^ found.bytes[span][u];
@@ -805,7 +807,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
     std::memcpy(found.bytes[span], bytes, kSpan);
     for (int u = 0; u < kSpan; u += 2) {
       const uint32_t place = swizzled_address(offset + u) - begin;   // the element's byte offset in its span, without the swizzle
-      const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
+      const int line = kMnMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMnMajor ? 128 : 2);
       found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + offset + u)];
     }
   }
@@ -813,7 +815,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
 }
 
 // Computes sum = A B, or sum += A B if `add`, for 64 x kN sums and 16 k. Both operands are in shared memory.
-template <typename T, int kN, int kMajorA, int kMajorB>
+template <typename T, int kN, int kAMnMajor, int kBMnMajor>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
   if (current->block->written) fail("multiplied what was written without a fence");
   current->products.push_back([=]() __attribute__((optimize("O3"))) {
@@ -821,12 +823,12 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
     const unsigned char* const memory = current->block->memory - memory_begin;
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
     const float* const wide = wide_numbers<T>();
-    const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
+    const auto* const columns = numbers_of<T, kN, kBMnMajor>(memory, b & kPlace);
     Four rows[16];   // [k]: the elements of rows g and g + 8 of the warp's 16 rows, each of them twice
     for (int r = 0; r < 2; ++r)
       for (int k = 0; k < 16; ++k) {
         const int line = warp * 16 + r * 8 + g;
-        const uint32_t address = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
+        const uint32_t address = (a & kPlace) + (kAMnMajor ? k * 128 + line * 2 : line * 128 + k * 2);
         rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(address))];
       }
     Four all[kN / 8];   // the sums in rows g and g + 8 and in the thread's columns
@@ -1202,8 +1204,8 @@ def hopper_skeleton(model):
 
 
 def instances(model, *names):
-    """Returns the C++ functions in _CUDA_PARTS of model_new.py whose names begin with one of `names`. Each function calls an instance of a
-    launcher's template."""
+    """Returns the texts of those C++ functions in _CUDA_PARTS of model_new.py whose names begin with one of `names`. Such a function calls
+    one instance of a function template, as launch_mma_float32 calls launch_mma<float>."""
     beginnings = tuple(f"void {name}" for name in names)
     strings = dict.fromkeys(string for _, part in model._CUDA_PARTS for string in part)
     functions = [string for string in strings if string.startswith(beginnings)]

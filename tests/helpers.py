@@ -483,7 +483,7 @@ def classes(cut):
 def cuts():
     """Returns {name: Cut}. A kernel has several entries if its cut depends on its tile size, its element type or TF32."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
-    half = [constant("_CUDA_SIXTEEN_BIT", "kStages", kWide=wide) for wide in (0, 1)]
+    half = [constant("_CUDA_SIXTEEN_BIT", "kStages", kLarge=is_large) for is_large in (0, 1)]
     mma = {
         size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kMmaBlockK", "kMmaStages")))
         for size in (2, 4, 8)

@@ -90,7 +90,7 @@ def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong, and returns its description of the plan."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_POLICY, model._CUDA_COPIER, emulation.on_host(model._CUDA_EXACT)]
     source += [emulation.hopper_skeleton(model), LAUNCH, model._CUDA_SIXTEEN_BIT, model._CUDA_SIXTEEN_BIT_LAUNCH]
-    source += emulation.instances(model, "launch_narrow_", "launch_wide_")
+    source += emulation.instances(model, "launch_small_", "launch_large_")
     parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
 

@@ -90,7 +90,7 @@ struct Launched {
 };
 
 template <typename First, typename Second = NoSecondProduct>
-void run(int clusters, const Fp16x3Product& first, const typename Second::Product& second = {}) {
+void run(int clusters, const Fp16x3Product& first, const typename Second::Args& second = {}) {
   body = [&] { tile_product<First, Second>(first, second); };
   for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kSkeletonThreads, {}, 1024);
 }
