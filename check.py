@@ -751,8 +751,8 @@ class Contender(contextlib.ExitStack):
                 data += piece
                 if len(data) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
-                # The child sends its answer before its GPU has finished, and then an empty line. Parsing the answer now
-                # overlaps with the GPU's work.
+                # The child sends its answer before its GPU has finished, and an empty line once the GPU has finished.
+                # So the answer is parsed while the GPU still works.
                 if piece.endswith(b"\n") and (answer is None or piece.strip()):
                     answer = dict(json.loads(data.rstrip().split(b"\n")[-1]))
                 if not piece and (self.channel in ready or self.process.has_ended()):
@@ -1293,7 +1293,8 @@ class Judgement:
         # `first_results` has the first results of the calls that are made twice. `second_call_count` is the number of
         # the second calls.
         self.first_results, self.second_call_count = {}, 0
-        # `missing` names what the machine lacked in each call, as long as every call has failed for such a reason.
+        # `missing` has one entry per judged call, which says what the machine lacked. After the first call that did not
+        # fail for such a reason, it gets no more entries.
         self.missing = []
 
     def examine(self, call, results, reference=None):
@@ -1575,9 +1576,10 @@ class Stopwatch:
     def summary(self, requests):
         """Summarizes requests by both clocks.
 
-        `outside` has each request's time by the judge's clock, minus the request's overhead, divided by its calls. At
-        most half of the time counts as overhead. `inside` has each call's time by the child's clock. `each` keeps both
-        for every request, for readers of --json.
+        All times are in microseconds per call. By the judge's clock, the time of a request minus the request's overhead
+        is divided by the number of its calls. At most half of the time counts as overhead. `outside_us` is the median
+        of these times. `inside` is the spread() of the calls' times by the child's clock, and `inside_us` is its
+        median. `each` has the single times of every request, for readers of --json.
         """
         overheads = [min(self.overhead + self.call_overhead * count, seconds / 2) for count, seconds, _ in requests]
         pairs = zip(requests, overheads, strict=True)

@@ -1073,13 +1073,14 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
 #endif
 """
 
-# ---- PTX: one small function for each instruction that CUDA C++ has no name for. ----
+# ---- PTX: small functions around single instructions. ----
 #
-# Most of the instructions need Hopper (sm_90a). Functions have the names of CUTLASS or of the PTX manual. Addresses
-# of shared memory are 32-bit integers. As a rule, a function calls cuda::ptx if cuda::ptx has its instruction. It
-# contains asm if neither cuda::ptx nor CUDA's headers have the instruction, or if the address lies in another CTA of
-# the cluster. barrier_wait is asm, too: cuda::ptx takes a pointer in place of the address. The cluster's barrier is asm
-# because the headers have it only without the qualifier .aligned.
+# Most of the instructions need Hopper (sm_90a). Many functions have the names of CUTLASS or of the PTX manual. Most
+# take addresses of shared memory as 32-bit integers; copies by TMA and barrier_arrive_expect_tx take pointers, as
+# cuda::ptx does. Most functions call cuda::ptx if it has the instruction. The others contain asm, because cuda::ptx
+# lacks the instruction, because the address lies in another CTA of the cluster, or, as in barrier_wait, because
+# cuda::ptx would take a pointer in place of the 32-bit address. The cluster's barrier is asm because the headers have
+# it only without the qualifier .aligned.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -2230,7 +2231,8 @@ __global__ void __launch_bounds__(kTileThreads, kSplitTf32CtasPerSm)
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
-  // The exact path uses the memory of the stages. It cannot use memory.sums, to which other CTAs may already send sums
+  // If a sum is not finite, sum_non_finite sums the split again on the exact path. It does so in the memory of the
+  // stages, because other CTAs may already send sums to memory.sums
   sum_non_finite<decltype(x), decltype(y), SplitTf32Lanes>(p, memory.work, sum, memory.stage);
   write_tile<SplitTf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_arrived, memory.work.splits == 1);
 #endif
@@ -2274,7 +2276,7 @@ template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
-struct alignas(256) MmaMemory {   // at least 128 bytes, since copiers permute the lowest seven bits of addresses
+struct alignas(256) MmaMemory {   // 128 would suffice: copiers permute the lowest seven bits of addresses
   uint8_t stage[kMmaStages][kMmaStageBytes];   // each stage holds X, then Y
   uint64_t sums_arrived;   // an mbarrier, which counts the bytes of `sums` from all CTAs of the cluster
   WorkTile<T> work;
@@ -3047,7 +3049,8 @@ struct SixteenBitPolicy {
     UNROLL for (int u = 0; u < kBlocksY; ++u)
       if (u < operands.y_boxes)
         tma_load(kLarge, operands.first_y_box + u, args.y, kYMnMajor, operands.y[u], operands.y_batch);
-    // In racecheck builds this thread arrives as often as the mask warps would
+    // In racecheck builds, `full` counts one arrival per thread of the two mask warps, which skip a k-block without a
+    // mask. So this thread makes all arrivals: one above, and the others here
     if (kEveryThreadArrives && !masked)
       for (int u = 1; u < kBlock; ++u) barrier_arrive_remote(shared_address(barrier));
     pipeline.advance();
@@ -3155,7 +3158,8 @@ struct SixteenBitPolicy {
       // The previous tile may have ended with the box that is written first now. All threads must have read that box
       // before it is overwritten
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
-      // Half of a small tile uses box 1, so that the next whole tile may begin with box 0 without a barrier
+      // Half of a small tile (kCols == 1) writes one box, by way of slot 1. A whole tile uses slot 0 first. So a whole
+      // tile after a half needs no barrier: see store_box
       constexpr int kFirst = kCols == 1;
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
@@ -4010,8 +4014,8 @@ struct Fp16x3Policy {
     uint32_t base;   // the 32-bit address; a pointer would be converted to this address again at each use
     int group;       // the warpgroup
 
-    // Returns the head of a block in a stage. In a stage of X, `block` is the warpgroup. In a stage of Y, `block` is 0
-    // or 1.
+    // Returns the BlockHead of one of the two blocks in a stage. In a stage of X, block g has the 64 rows of warpgroup
+    // g. In a stage of Y, blocks 0 and 1 have the first and the last 64 columns of the half.
     DEVICE BlockHead head(int stage, int block) const {
       return load_shared<BlockHead>(base + offsetof(Shared, policy.head) + sizeof(BlockHead) * (2 * stage + block));
     }
@@ -4047,6 +4051,7 @@ struct Fp16x3Policy {
   };
 
   // Adds X Y of one half of the columns to `total`, and releases the stage of Y. `k_block` is a result of next_k_block.
+  // For the second half, `compute` has added the stage of Y to it.
   // The function calls `meanwhile` once, if possible while the tensor cores are at work.
   template <int kHalf, typename Meanwhile>
   static DEVICE void consume_columns(const View& view, int k_block, float (&total)[64], const Meanwhile& meanwhile) {
@@ -4512,7 +4517,9 @@ struct Workspace {
     for (int group = 0; group < tiles.groups() && !p.allow_tf32; ++group)
       chains |= ceil_div(tiles.order.length(group), tiles.splits_in_group(group)) > kChain &&
                 !(in_c && tiles.splits_in_group(group) == 1);
-    if (chains) take(first.chain_sums, clusters * kTile);   // `clusters` counts the clusters of both gradients
+    // The sums of one tile for each cluster of the launch. Two gradients share this memory, and `clusters` counts the
+    // clusters of both
+    if (chains) take(first.chain_sums, clusters * kTile);
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
       take(args.partial_sums, p.batches * tiles.partial_slots * kTile);
@@ -4540,8 +4547,9 @@ PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup;
 using GradientsLauncher = void(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu);
 GradientsLauncher launch_gradients_tf32, launch_gradients_float32;
 
-// Launches a product, or two gradients as Workspace describes them: packing, the product or products, and one fix-up
-// for each.
+// Launches the kernels of the product p. If dy is given, launches the kernels of two gradients instead, p = G Y^T and
+// dy = X^T G, where the packed X and Y are in the workspace of `kept`. In both cases there is one launch of
+// pack_blocks, one of the fp16x3 kernel, and one of fixup_kernel per product.
 static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
                           const Fp16x3Product* kept = nullptr) {
   const int clusters = gpu.sms / 2;   // launch_fp16x3_tiles launches this many clusters of two CTAs
@@ -4908,9 +4916,10 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   return {};
 }
 
-// Computes the inverses of lower triangular matrices (..., N, N) of float32 or float64. The argument x is L, and the
-// result c is the inverse X. Substitution finds 64 rows at a time, X21 = -L22^-1 (L21 X11), from the rows X11 above.
-// docs/kernel.md says why the kernel solves a system with L22 and does not invert L22.
+// Computes the inverses X of lower triangular matrices L (..., N, N) of float32 or float64. In the code, x is L and c
+// is X. Each step finds the next 64 rows of X from the rows above. Let 1 stand for the rows above, and 2 for the 64
+// rows. `product` computes L21 X11. Then launch_inverse solves L22 X21 = -(L21 X11) and L22 X22 = I. docs/kernel.md
+// says why X21 is not computed as a product with X22.
 Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");

@@ -826,8 +826,8 @@ def main(arguments):
     for name in dict.fromkeys(options.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
             # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported, and this process may
-            # have imported it already. Importing it again would not help the other suites: torch has one operator per name, so their calls
-            # that go through torch's dispatcher would run the kernels of the copy that was loaded last.
+            # have imported it already. A second import in this process would spoil the other suites: torch has one operator per name, so
+            # their calls that go through torch's dispatcher would run the kernels of this second copy.
             sys.stdout.flush()
             command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", FORCED]  # the last --suite counts
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode

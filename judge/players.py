@@ -214,11 +214,12 @@ class AnyPlayer:
         return *answer, {} if self.timed else self.changed(self.runner, call)
 
     def changed(self, runner, call):
-        """Returns copies of those tensors of the module that the reference's call changes, by name.
+        """Returns a dict from names to copies of those entries of the state_dict that the reference's call changes.
 
-        The reference's own player finds them by comparison. The solution's player gets their names in call["state"]. It
-        raises an error if the call has changed any other tensor and the modules' tensors have the same names and
-        shapes. Copies are needed because the module's state is restored before the next call.
+        The reference's player finds these entries by comparison with the state before the call. The solution's player
+        gets their names in call["state"]. If both modules have a state_dict with the same names and shapes, and the
+        solution's call has changed another entry, this method raises an error. Copies are needed because the module's
+        state is restored before the next call.
         """
         changed = runner.before.changed()
         wanted = changed if call["state"] is None else call["state"]

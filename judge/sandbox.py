@@ -40,8 +40,9 @@ LEFT_OPEN = {  # the keys are protections, and a value says what a process can d
 
 # ==== 1. Builds ====
 
-# Each judged file that builds extensions has a folder for its builds. The 8 folders that were used last are kept, and
-# older ones for a day after their last use. At most 8 builds that exist elsewhere are copied into one folder.
+# Each judged file that builds extensions has a folder for its builds. Only the 8 folders that were used last are kept
+# longer than a day after their last use. Each run copies at most 8 of torch's other builds into the folder of its file,
+# so that they need not be made again.
 KEPT_BUILDS = 8
 DAY = 86400.0  # in seconds
 

@@ -157,8 +157,9 @@ class Generators:
             if (name, state) in self.seen:
                 texts.append(f"{name} (the generator is in the state that an earlier call left)")
             self.seen.add((name, state))
-        # The draws below move each generator on, so that no state in `previous_states` was just added to `seen`. If one
-        # were, a call of the module that sets this state again would look like one that leaves the generator alone.
+        # The draws below move each generator on, so that `previous_states` differs from the states just added to
+        # `seen`. Otherwise a later call that sets a generator to the same state again would look like one that leaves
+        # it alone.
         random.random()
         torch.rand(1)
         self.previous_states = generator_states()

@@ -20,31 +20,38 @@ def split(value, results_on=None):
     """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for types that are not accepted.
 
     `results_on` is None for arguments. For results it is the device on which Python's floats become float64 tensors,
-    because the judge compares them like tensors. If a tensor occurs twice, it has one index in arguments, but two in
-    results. The reference may return one tensor twice where the solution returns two different tensors, or vice versa.
+    because the judge compares them like tensors. In arguments, a tensor that occurs twice has one index. In results it
+    has two, so that it makes no difference whether a file returns one tensor twice or two equal tensors.
     """
     tensors = []
-    return tensors, _skeleton(value, tensors, results_on)
+    return tensors, _skeleton(value, tensors, results_on, {})
 
 
-def _skeleton(value, tensors, results_on):
+def _skeleton(value, tensors, results_on, known):
+    """Appends the tensors of a value to `tensors`, and returns its skeleton.
+
+    `known` has the skeletons of the arguments' tensors so far, by the tensor's id.
+    """
+
     def inner(part):
-        return _skeleton(part, tensors, results_on)
+        return _skeleton(part, tensors, results_on, known)
 
     if results_on is not None and type(value) is float:
         value = torch.tensor(value, dtype=torch.float64, device=results_on)
     if isinstance(value, torch.Tensor):
+        skeleton = ["tensor", len(tensors)]
         if results_on is None:
-            for index, tensor in enumerate(tensors):
-                if tensor is value:
-                    return ["tensor", index]
+            if id(value) in known:
+                return known[id(value)]
+            known[id(value)] = skeleton
             if value.layout == torch.strided and not value.is_contiguous():
                 order = sorted(range(value.dim()), key=value.stride, reverse=True)
                 if value.permute(order).is_contiguous():  # for example a transposed matrix
                     tensors.append(value.permute(order))
-                    return ["permuted", [len(tensors) - 1, [order.index(n) for n in range(value.dim())]]]
+                    skeleton[:] = ["permuted", [len(tensors) - 1, [order.index(n) for n in range(value.dim())]]]
+                    return skeleton
         tensors.append(value)
-        return ["tensor", len(tensors) - 1]
+        return skeleton
     if isinstance(value, dict):
         if not all(isinstance(key, (str, int)) for key in value):
             raise TypeError("a dict has other keys than strings and whole numbers")

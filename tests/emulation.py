@@ -1055,7 +1055,7 @@ struct Matrix {
   int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
-// This function is compiled to vector instructions, whatever the optimisation of the rest of the program.
+// g++ compiles this function to vector instructions, whatever the optimisation of the rest of the program.
 __attribute__((optimize("O3"))) void add_terms(double x, const double* __restrict y, double* __restrict sum, double* __restrict magnitude,
                                                int from, int to) {
   for (int col = from; col < to; ++col) {

@@ -31,6 +31,15 @@ class Count(torch.nn.Module):
 # ---- What goes in and comes out. -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("X", [torch.rand(2, 3), torch.rand(2, 3).mT, torch.rand(4, 4)[:, ::2]], ids=["rows", "columns", "strided"])
+def test_a_tensor_that_occurs_twice_in_arguments_is_one_tensor(X):
+    """A column-major one was two: the solution got two tensors for one of the reference."""
+    tensors, skeleton = values.split([X, {"again": X}, torch.rand(2, 3)])
+    first, again, _ = values.join(skeleton, tensors)
+    assert len(tensors) == 2 and torch.equal(first, X) and again["again"].data_ptr() == first.data_ptr()
+    assert len(values.split([X, X], results_on=CPU)[0]) == 2
+
+
 def test_what_is_split_can_be_joined():
     x, y = torch.ones(2), torch.zeros(3, dtype=torch.int64)
     value = [x, (y, 2, None), {"a": [x, "text"], 3: True}, torch.float16, torch.device("cpu"), 1.5]
