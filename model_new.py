@@ -266,8 +266,9 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 
 // Computes the gradients dx = G y^T and dy = x^T G of the float32 product x y of two triangles. The forward product has
 // left both operands packed in its workspace, `kept`, which has `bytes` bytes. The function returns false, and launches
-// nothing, in two cases. Either the workspace of this forward product would not have `bytes` bytes, for example because
-// TF32 was switched since. Or `dx` has another TF32 setting than `product`.
+// nothing, in two cases. In the first, a workspace made now for `product` would have another size than `bytes`, for
+// example because TF32 was switched since the forward. In the second, `dx` has another TF32 setting than `product`,
+// because another thread has switched TF32 between the two descriptions.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes,
                       const Gpu& gpu);
 """
@@ -404,10 +405,11 @@ struct TileOrder {
   int rows, cols;   // how many rows and columns of tiles one C has
   KRange x_range, y_range;
   int c_lower;
-  // The edge of a tile, and the length of k. Both are multiples of the argument `unit` of `make`, which is below
+  // The edge of a tile, and the length of k, rounded up. Both are counted in units of the argument `unit` of `make`
   int edge, depth;
 
-  // `edge` and `unit` are in elements. The result has the edge and the k of tiles in units.
+  // `edge` and `unit` are in elements. In the result, `edge`, `depth` and the k of every Tile are counted in units of
+  // `unit` elements.
   HOST_DEVICE static TileOrder make(const Product& p, int edge, int unit = 1) {
     return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_range,          p.y_range,
             p.c_lower,           edge / unit,         ceil_div(p.k, unit)};
@@ -430,7 +432,7 @@ struct TileOrder {
            : both_masked() ? 2 * group + 1
                            : (by_rows() ? cols : rows);
   }
-  // Returns how much k a tile of the group sums, in units.
+  // Returns the length of each tile of the group: how many k it sums, counted in the units of `make`.
   HOST_DEVICE int length(int group) const { return masked() ? min(depth, (groups() - group) * edge) : depth; }
   // Returns the sum of the lengths of all tiles.
   int64_t work() const {
@@ -495,7 +497,7 @@ struct TileOrder {
   }
 };
 
-// ---- Schedule: the tiles of the split-tf32 and the mma kernel, in elements.
+// ---- Schedule: tiles of 64 x 64, in elements, for all kernels but the 16-bit and the fp16x3 kernel.
 
 // What a CTA computes: one split of a tile. A split has all rows and columns of the tile, and a part of its k.
 template <typename T>
@@ -993,8 +995,8 @@ constexpr double kMinFp16x3BatchTerms = 1.25e10;
 // cost is one multiply-add of the split-tf32 or the mma kernel.
 constexpr double kFp16x3Overhead = 4e8,     // the cost of the fp16x3 kernel besides its tiles
                  kFp16x3TermCost = .45,     // the cost of the fp16x3 kernel per multiply-add of its tiles
-                 // The split-tf32 and the mma kernel cost at least this share of the multiply-adds that one longest
-                 // tile on every SM would have
+                 // A lower bound on the cost of the split-tf32 and the mma kernel: this share of the multiply-adds of
+                 // the longest tile, times the number of SMs
                  kLongestTileShare = .23,
                  // The factor for the cost of the split-tf32 and the mma kernel if operands are not aligned
                  kByElementsFactor = 1.6;
@@ -1039,14 +1041,15 @@ static bool is_mma_faster(const Product& p, const Gpu& gpu) {
 }
 
 // 2026-11-21. The split-tf32 kernel is faster than the mma kernel for few tiles, for many tiles and for large products.
-// In all other cases the mma kernel is faster. "Many" means more than four tiles per SM. "Large" means at least 3.2e7
-// multiply-adds, counting m n k for each product.
+// In all other cases the mma kernel is faster. "Many" means more than four tiles per SM. "Large" means that all
+// products of the batch together have at least 3.2e7 multiply-adds. Each product counts m n k, even if an operand is
+// triangular.
 // 2026-11-27. "Few" means less than half a tile per SM. If operands are not aligned, the mma kernel is slower, and
 // "few" means less than two tiles per SM.
 constexpr int64_t kManyTilesPerSm = 4;
 constexpr double kLargeProductTerms = 3.2e7;
-// 2026-11-23. Beyond this k the mma kernel computes the product. It is more accurate than the split-tf32 kernel, since
-// it adds its sums to a float32 total more often.
+// 2026-11-23. Beyond this k the mma kernel takes the place of the split-tf32 kernel. It is more accurate, since it adds
+// its sums to a float32 total more often.
 constexpr int kMaxSplitTf32K = 128000;
 // The kernels for Hopper need this many SMs. The two gradients take two clusters of two CTAs, with one CTA per SM. A
 // MIG slice may have fewer SMs.
@@ -1954,9 +1957,10 @@ DEVICE SumUnit<Acc> unit_of(const Acc (&sum)[kCount], int u) {
   return unit;
 }
 
-// One unit of each lane of a warp makes 512 bytes, which count as one unit of the warp. The CTAs that share a tile
-// divide the units of its warps among themselves. Each CTA gets its units of all splits, and adds them up. The layout
-// is [unit][split][lane]: unit 0 of every split, then unit 1, and so on.
+// A buffer in shared memory with the size of the sums of one tile. Unit u of all 32 lanes of a warp has 512 bytes, and
+// counts as one unit of the warp. Each CTA that shares a tile finishes an equal part of these units. It gets this part
+// from the CTAs of all splits, and adds the splits up. The layout is [unit][split][lane]: unit 0 of every split, then
+// unit 1, and so on.
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 
@@ -1968,8 +1972,9 @@ using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];
 // `alone` says that one CTA sums the tile, and that the first way saves time. In the mma kernel, clusters of several
 // CTAs never take the first way, because fetching the instructions for it takes as long as the first way saves.
 //
-// With several splits, all threads of the cluster must have arrived at the cluster's barrier before the call. `sums`
-// may then lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that this CTA gets.
+// With several splits, a thread must have arrived at the cluster's barrier before it calls this function, which waits
+// for all threads of the cluster. If each thread arrives only after its last read of the stages, as in the mma kernel,
+// `sums` may lie in the stages. `arrived` is an mbarrier of one arrival, which counts the bytes that this CTA gets.
 template <typename Lanes, typename T, typename Acc, int kCount>
 DEVICE void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                        uint64_t& arrived, bool alone) {
@@ -2401,7 +2406,7 @@ DEVICE void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluste
   // the other case float32 was split into two tf32 numbers, which turns Inf into NaN and may overflow
   if (kTwoTf32<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // This thread has read the stages. Once all threads have arrived, other CTAs may send sums to the stages. The arrival
-  // is relaxed, because those CTAs need nothing that this CTA wrote except the mbarrier, which barrier_init_fence has
+  // is relaxed, because those CTAs need nothing that this CTA wrote but the mbarrier, which barrier_init_fence has
   // made visible
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_arrived, plan.cluster_size == 1);
@@ -3155,8 +3160,8 @@ struct SixteenBitPolicy {
         non_finite |= 1u << j;
     };
     if (kLarge || kCols < kBlocksN || args.tiles.splits == 1) {
-      // The previous tile may have ended with the box that is written first now. All threads must have read that box
-      // before it is overwritten
+      // The last store of the previous tile may have used the same buffer of `policy.box` as the first store of this
+      // tile. All threads must have read that buffer before it is overwritten
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
       // Half of a small tile (kCols == 1) writes one box, by way of slot 1. A whole tile uses slot 0 first. So a whole
       // tile after a half needs no barrier: see store_box
@@ -3879,7 +3884,10 @@ struct Fp16x3Policy {
     int flags[kStages];     // KBlockFlag of a k-block, at the index of the stage that has the first half of its Y
 
     // The producer has few registers, so it keeps the following values in shared memory.
-    uint32_t wide[4];       // which of 32 k-blocks are wide, as bits: for each warpgroup's X, then for each half of Y
+    // One bit for each of the 32 k-blocks around the current one, which is set if a block is wide (see kTolerance).
+    // Words 0 and 1 are for the block of X of warpgroup 0 and 1. Words 2 and 3 are for either block of half 0 and 1 of
+    // Y
+    uint32_t wide[4];
     ClusterTile tile;
     int first_y;            // index of the first block of the tile's matrix of Y
   };
@@ -3911,9 +3919,9 @@ struct Fp16x3Policy {
   // first producer copies Y and finds the flags. A single producer takes 0.5 to 2 % more time (H200, 2026-11-29).
   //
   // No producer can fall behind the consumers, since the consumers wait for the stages of both producers. No producer
-  // can be more than kDepth k-blocks ahead, since each producer waits for empty stages. So the first reason in the
-  // comment of fetch_next_tile holds for both producers. No wait takes one phase for another phase of the same parity:
-  // docs/kernel.md, "The barriers", says why.
+  // can be more than kDepth k-blocks ahead, since each producer waits for empty stages. So no entry of the ring is
+  // overwritten too early here either, by the first reason at fetch_next_tile. No wait takes one phase for another
+  // phase of the same parity: docs/kernel.md, "The barriers", says why.
   static_assert(kStages >= 6, "a producer's waits for empty stages are too far apart");
   static DEVICE void run_policy_warps(const Args& args, Shared& shared, ClusterTile tile) {
     if (threadIdx.x / 32 != kProducerWarp + 2 || !elect_one_sync()) return;
@@ -4844,7 +4852,8 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
          (masks.y == kFull || y.size(-1) == y.size(-2)) && (masks.c == kFull || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
 
-// Whether the operands fit, and none of torch's modes and transforms is active. Autograd may be active.
+// Whether the operands fit, and none of torch's modes and transforms is active. Autograd, no_grad and inference mode
+// may be active.
 bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) {
   return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
          c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
@@ -5689,7 +5698,8 @@ def _product_of_specials(X, Y, multiply, x, y):
 
 
 def _product_by_torch(X, Y, contraction, structure):
-    """Returns the contraction of two tensors (..., rows, columns). They have one dtype and equal leading dimensions."""
+    """Returns X Y, X Y^T or X^T Y, as `contraction` says, for X and Y (..., rows, columns) of one dtype and with equal
+    leading dimensions. `structure` has the masks of X and Y as they are stored, and of the result."""
     if torch.is_autocast_enabled(X.device.type):  # autocast would change the dtype of the products below
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)

@@ -86,8 +86,9 @@ class Row(dict):
 
     @property
     def label(self):
-        """Returns a text that names the product. The text has the size. Where they are not the default, it also has the name, the dtype,
-        the problem, the inputs and TF32. Two products of one machine and one path have different texts."""
+        """Returns a text that names the product: `what` (such as "L X") if the row has it, and the size. The dtype, the problem, the inputs
+        and TF32 follow where they are not the default, and then "forward and backward" if the row includes gradients. Two products of one
+        machine and one path have different texts, except in the record `infinite`, whose rows differ in `where`."""
         problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
         named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
         return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients

@@ -133,7 +133,8 @@ def filter_program(own_pid, pid_limit):
         "clone": [
             first,
             *[(HAS_BIT_OF, 0, 1, CLONE_NEW | CLONE_PARENT | CLONE_PTRACE), refuse],
-            # When the new process ends, its parent may get no signal or SIGCHLD. Any other signal is refused.
+            # A clone may ask that its parent gets SIGCHLD, or no signal, when the new process ends. If it asks for any
+            # other signal, it is refused.
             *[(MASK, 0, 0, CLONE_SIGNAL), (IS_EQUAL, 0, 1, 0), allow, (IS_EQUAL, 0, 1, signal.SIGCHLD), allow, refuse],
         ],
         "setsockopt": [second, (IS_EQUAL, 1, 0, SOL_SOCKET), allow, *unless(third, SO_LINGER), allow],

@@ -34,7 +34,7 @@ def name_of(dtype):
 
 
 def room(dtype, *shapes):
-    """Returns the bytes that tensors of these shapes occupy in a slab of shared memory.
+    """Returns the bytes that tensors of these shapes occupy in a slab, memory that the judge shares with a child.
 
     Each tensor occupies a multiple of 512 bytes, as in torch's CUDA allocator. At least one element fits behind the
     tensor. The judge fills this gap with NaN, so that a read beyond the tensor's end shows.
