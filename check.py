@@ -93,6 +93,11 @@ class Wrong(Exception):
 # ==== 1. Memory that the judge shares with its children ====
 
 
+def bytes_of(dtype, shape):
+    """Returns the bytes of a tensor whose dtype has this name."""
+    return math.prod(shape) * getattr(torch, dtype).itemsize
+
+
 def is_scarce(device):
     """Returns whether less than a quarter of a GPU's memory is free.
 
@@ -212,7 +217,7 @@ class Slab:
 # A child is a process in which the reference or the solution runs. The code of this section answers the judge's
 # requests there. A solution can read and change everything in its process. So the judge reads the results out of the
 # memory of this process by itself, and has a clock of its own. Some checks, such as the comparison of settings, can be
-# made only in this process, and a solution that changes the code of this section could evade these checks.
+# made only in this process. A solution that changes the code of this section could evade these checks.
 
 
 def describe(error):
@@ -485,7 +490,7 @@ class Child:
         if self.cuda:
             make_filled = functools.partial(torch.full, fill_value=255, dtype=torch.uint8, device=self.device)
             expected = [kind for call in calls for kind in call["expected"] or ()]
-            sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in expected]
+            sizes = [bytes_of(dtype, shape) for _, dtype, shape in expected]
             largest = max(sizes, default=0)
             # The solution may allocate workspaces and small tensors too. So blocks of other sizes are also filled: a
             # little more than the largest result, powers of two, and twice the largest result if memory allows it.
@@ -1072,8 +1077,8 @@ class Choices:
         bytes. So may the results, of which the judge has copies. A single large call forms a group of its own.
         """
         while calls:
-            size = sum(math.prod(shape) * getattr(torch, dtype).itemsize for _, dtype, shape in calls[0].expected or ())
-            count = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes, size)))
+            result_bytes = sum(bytes_of(dtype, shape) for _, dtype, shape in calls[0].expected or ())
+            count = max(1, min(8, self.run.slab.size // 4 // max(1, calls[0].nbytes, result_bytes)))
             yield calls[:count]
             calls = calls[count:]
 
@@ -1201,8 +1206,8 @@ class Requests:
     def time(self, contender, calls, call_descriptions, limit):
         """Makes the child run the calls.
 
-        Returns the child's answer for each call, which tells where the results lie, a dict of the results by call
-        number, and the time in seconds by the judge's clock.
+        Returns three things: the child's answer for each call, which tells where the results lie; a dict of the results
+        by call number; and the time in seconds by the judge's clock.
         """
         start_time = time.perf_counter()
         call_answers = contender.ask("calls", limit).get("calls")
@@ -1608,11 +1613,11 @@ class Stopwatch:
         # `quiet` is the reference's shortest time. The child's clock is considered for the reference even where the
         # judge's clock counts, because the reference can be trusted.
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        # A solution counts as slower only if its 10th percentile by its child's clock and its median by the judge's
-        # clock both exceed `slowest` by more than 7 %. `slowest` is the largest of three times by the clock of the
-        # reference's child: the 90th percentile and the median in turns with the solution, and the median without the
-        # solution. To compare nothing but medians would not do: a copy of a network of many short kernels can get a
-        # ratio of 0.5.
+        # Two times of the solution decide whether it counts as slower: the 10th percentile by its child's clock, and
+        # the median by the judge's clock. Both have to exceed `slowest` by more than 7 %. `slowest` is the largest of
+        # three times by the clock of the reference's child: the 90th percentile and the median in turns with the
+        # solution, and the median without the solution. To compare nothing but medians would not do: a copy of a
+        # network of many short kernels can get a ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(judged["inside"]["p10_us"], judged["outside_us"]) > (1 + TOLERANCE[1]) * slowest
         # A solution certainly is faster if its 90th percentile by its child's clock and its time are below `shortest`.

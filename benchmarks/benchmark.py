@@ -13,12 +13,13 @@ If torch sees a CUDA GPU, the default suites are `forward`, `problems`, `backwar
 with TRIL_MATMUL_PATH=mma. measure_products lists the cases of `forward`, `problems`, `backward`, `batch`, `mma`, `peers` and `cpu`. For
 any other suite NAME, the docstring of suite_NAME says what it measures.
 
-Most rows of a record compare calls, which are the sides of the row: the reference (torch's own functions), ours and, in some suites,
-further calls such as cuBLAS's. The time of a side is the time between two events around one call. On a GPU these are CUDA events. There
-256 MB are written before each call, so that the L2 holds none of the input. The GPU sleeps while the host launches the calls, so that the
-host's time does not count. The sides take turns, so that they run at the same GPU clocks. torch.utils.benchmark and triton.testing would
-time one side after the other. The order of the sides is drawn at random in each round. In a fixed order, the times of calls of less than
-20 µs were off by up to 0.6 µs, whatever their code was (H200). If other processes disturb a row, it is measured again, at most twice.
+Most rows of a record compare calls, which are the sides of the row. The sides are the reference (torch's own functions) and ours. Some
+suites have further sides, such as cuBLAS. The time of a side is the time between two events around one call. On a GPU these are CUDA
+events. There 256 MB are written before each call, so that the L2 holds none of the input. The GPU sleeps while the host launches the calls,
+so that the host's time does not count. The sides take turns, so that they run at the same GPU clocks. torch.utils.benchmark and
+triton.testing would time one side after the other. The order of the sides is drawn at random in each round. In a fixed order, the times of
+calls of less than 20 µs were off by up to 0.6 µs, whatever their code was (H200). If other processes disturb a row, it is measured again,
+at most twice.
 
 Errors are measured against the product in float64, or against exact sums if the product itself is float64. A product with more than 8192
 rows or columns is compared only where 256 random rows meet 256 random columns. Gradients and inverses are always compared in full. A row
@@ -138,11 +139,15 @@ class Bench:
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
     against = functools.cached_property(lambda self: self.against_file and load(self.against_file))
-    # The older file is loaded first. Calls of either file that go through torch's dispatcher run the kernels of the file that was loaded
-    # last, because torch has one operator per name.
-    solution = functools.cached_property(lambda self: (self.against, load(self.solution_file))[1])
     peers = functools.cached_property(lambda self: load(ROOT / "benchmarks" / "peers.py"))
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
+
+    @functools.cached_property
+    def solution(self):
+        # Calls of either file that go through torch's dispatcher run the kernels of the file that was loaded last, because torch has one
+        # operator per name. So the older file is loaded first.
+        _ = self.against
+        return load(self.solution_file)
 
     def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
         """Returns A and B, drawn from one of check.py's distributions, which `inputs` names. Triangular matrices hold zeros outside their
@@ -826,8 +831,8 @@ def main(arguments):
     for name in dict.fromkeys(options.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
             # This suite needs a process of its own, because model_new.py reads TRIL_MATMUL_PATH when it is imported, and this process may
-            # have imported it already. A second import in this process would spoil the other suites: torch has one operator per name, so
-            # their calls that go through torch's dispatcher would run the kernels of this second copy.
+            # have imported it already. A second import in this process would spoil the other suites. torch has one operator per name, so
+            # calls that go through torch's dispatcher would run the kernels of the second copy.
             sys.stdout.flush()
             command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", FORCED]  # the last --suite counts
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode

@@ -39,18 +39,17 @@ def _skeleton(value, tensors, results_on, known):
     if results_on is not None and type(value) is float:
         value = torch.tensor(value, dtype=torch.float64, device=results_on)
     if isinstance(value, torch.Tensor):
-        skeleton = ["tensor", len(tensors)]
-        if results_on is None:
-            if id(value) in known:
-                return known[id(value)]
-            known[id(value)] = skeleton
-            if value.layout == torch.strided and not value.is_contiguous():
-                order = sorted(range(value.dim()), key=value.stride, reverse=True)
-                if value.permute(order).is_contiguous():  # for example a transposed matrix
-                    tensors.append(value.permute(order))
-                    skeleton[:] = ["permuted", [len(tensors) - 1, [order.index(n) for n in range(value.dim())]]]
-                    return skeleton
-        tensors.append(value)
+        is_argument = results_on is None
+        if is_argument and id(value) in known:
+            return known[id(value)]
+        stored, skeleton = value, ["tensor", len(tensors)]
+        if is_argument and value.layout == torch.strided and not value.is_contiguous():
+            order = sorted(range(value.dim()), key=value.stride, reverse=True)
+            if value.permute(order).is_contiguous():  # for example a transposed matrix
+                stored = value.permute(order)
+                skeleton = ["permuted", [len(tensors), [order.index(n) for n in range(value.dim())]]]
+        tensors.append(stored)
+        known[id(value)] = skeleton
         return skeleton
     if isinstance(value, dict):
         if not all(isinstance(key, (str, int)) for key in value):
