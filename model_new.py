@@ -526,8 +526,8 @@ struct WorkTile {
 };
 
 // Says which CTAs compute which tile. Tiles are numbered by falling length. If any tile is split, clusters have four
-// CTAs. All four CTAs of a cluster share the k of a tile with a low number, two CTAs share the k of each of the
-// following tiles, and one CTA computes each remaining tile. docs/kernel.md has a picture.
+// CTAs. All four CTAs of a cluster share the k of a tile with a low number. Two CTAs share the k of each of the
+// following tiles. One CTA computes each remaining tile. docs/kernel.md has a picture.
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
@@ -829,12 +829,12 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// 2026-11-25. Four CTAs share the k of each small tile if the GPU has at least four SMs per small tile, and the product
-// has at least 48 k-blocks, or 64 if an operand is triangular. If four CTAs do not share it, two CTAs do if the GPU has
-// at least two SMs per small tile, and the product has at least 32 k-blocks.
+// 2026-11-25. Several CTAs may share the k of each small tile:
+//   four   if there are at least four SMs per small tile and 48 k-blocks, or 64 if an operand is triangular
+//   two    in other products, if there are at least two SMs per small tile and 32 k-blocks
 constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
-// A product with a triangular operand gets large tiles if it would have more than 11 / 5 small tiles per SM, and C has
-// more than 128 rows or columns.
+// A product with a triangular operand gets large tiles if two conditions hold. It would have more than 11 / 5 small
+// tiles per SM, and C has more than 128 rows or columns.
 constexpr int64_t kSmallTilesPer5Sms = 11;
 // These are estimated times for dense products, in hundredths of the time of a large tile. Half of the columns of a
 // large tile take kHalfTileTime. A wave of small tiles, one per SM, takes kSmallTileTime. If an SM has several small
@@ -1041,9 +1041,8 @@ static bool is_mma_faster(const Product& p, const Gpu& gpu) {
 }
 
 // 2026-11-21. The split-tf32 kernel is faster than the mma kernel for few tiles, for many tiles and for large products.
-// In all other cases the mma kernel is faster. "Many" means more than four tiles per SM. "Large" means that all
-// products of the batch together have at least 3.2e7 multiply-adds. Each product counts m n k, even if an operand is
-// triangular.
+// In all other cases the mma kernel is faster. "Many" means more than four tiles per SM. "Large" means at least 3.2e7
+// multiply-adds in the whole batch. Each product counts m n k, even if an operand is triangular.
 // 2026-11-27. "Few" means less than half a tile per SM. If operands are not aligned, the mma kernel is slower, and
 // "few" means less than two tiles per SM.
 constexpr int64_t kManyTilesPerSm = 4;
@@ -1080,10 +1079,10 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
 #
 # Most of the instructions need Hopper (sm_90a). Many functions have the names of CUTLASS or of the PTX manual. Most
 # take addresses of shared memory as 32-bit integers; copies by TMA and barrier_arrive_expect_tx take pointers, as
-# cuda::ptx does. Most functions call cuda::ptx if it has the instruction. The others contain asm, because cuda::ptx
-# lacks the instruction, because the address lies in another CTA of the cluster, or, as in barrier_wait, because
-# cuda::ptx would take a pointer in place of the 32-bit address. The cluster's barrier is asm because the headers have
-# it only without the qualifier .aligned.
+# cuda::ptx does. Most functions call cuda::ptx if it has the instruction. All other functions contain asm, for one
+# of four reasons. cuda::ptx lacks the instruction. The address lies in another CTA of the cluster. cuda::ptx would take
+# a pointer in place of the 32-bit address, as in barrier_wait. Or the headers have the instruction only without the
+# qualifier .aligned, as for the cluster's barrier.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -2792,8 +2791,7 @@ __global__ void __launch_bounds__(kSkeletonThreads, 1)
 # C. The one exception is a symmetric C with a masked operand: there `mirror` adds the upper triangle. Nothing is
 # packed: TMA copies boxes of 64 x 64 elements to shared memory in the 128-byte swizzle, and wgmma reads them K-major or
 # MN-major. Two warps mask the blocks on a diagonal. The zeros of a mask may meet Inf or NaN in the tensor cores,
-# which gives NaN. So 64 x 64 boxes of C that are not finite are summed again on the exact path, by CTAs that have no
-# tile left.
+# which gives NaN. If a 64 x 64 box of C is not finite, CTAs that have no tile left sum it again on the exact path.
 _CUDA_SIXTEEN_BIT = r"""
 // ---- 16-bit: sizes, and teams of threads.
 
@@ -4555,8 +4553,8 @@ PackedLauncher launch_product_tf32, launch_product_float32, launch_fixup;
 using GradientsLauncher = void(const Fp16x3Product& dx, const Fp16x3Product& dy, const Gpu& gpu);
 GradientsLauncher launch_gradients_tf32, launch_gradients_float32;
 
-// Launches the kernels of the product p. If dy is given, launches the kernels of two gradients instead, p = G Y^T and
-// dy = X^T G, where the packed X and Y are in the workspace of `kept`. In both cases there is one launch of
+// Launches the kernels of the product p. If dy is given, launches the kernels of two gradients instead: p = G Y^T and
+// dy = X^T G. The packed X and Y are then in the workspace of `kept`. In both cases there is one launch of
 // pack_blocks, one of the fp16x3 kernel, and one of fixup_kernel per product.
 static void launch_fp16x3(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
                           const Fp16x3Product* kept = nullptr) {

@@ -143,8 +143,8 @@ def filter_program(own_pid, pid_limit):
         "clone3": [missing],
         REFUSED: [refuse],
     }
-    # Calls by another architecture's interface and by x32 are refused. Their numbers are not those of CALLS, so the
-    # filter would not recognize them.
+    # Calls by another architecture's interface and by x32 are refused. CALLS does not have the numbers of such calls,
+    # so the filter would not recognize them.
     instructions = [
         architecture,
         (IS_EQUAL, 1, 0, ARCHITECTURE),

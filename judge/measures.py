@@ -152,7 +152,7 @@ def dims_of(sizes, random, problem, max_size):
 
 
 def some_batches(number, random, problem, max_size):
-    """Yields the dimensions of `number` batches. The first batch has one product, the others have 2 to 1000.
+    """Yields the dimensions of `number` batches. The first batch has one product. Each other batch has 2 to 1000.
 
     A batch has about as many elements as one product of the largest size, or fewer. Batches with odd and with even
     sides alternate, and the first batch has odd sides. Every second batch with even sides, from the first one on, has
@@ -452,8 +452,8 @@ def inverse_of(L, G):
 def may_underflow(X, Y):
     """Marks the elements of X @ Y that have a nonzero term below the smallest normal float32.
 
-    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all others. Only exponents are compared, so
-    elements whose terms are up to twice as large may be marked, too.
+    Returns a float64 matrix with 1.0 for these elements, and 0.0 for all other elements. Only exponents are compared,
+    so elements whose terms are up to twice as large may be marked, too.
     """
     # Let x lie between 2^(e_x - 1) and 2^e_x, and y likewise. The product is then at least 2^(e_x + e_y - 2). The
     # smallest normal number is 2^-126. Below, x and y are the exponents, and the exponent of a zero exceeds all others.

@@ -230,8 +230,8 @@ class AnyCall(Call):
     def expected_of_solution(self):
         """Returns the entries of `expected` by which the solution is judged.
 
-        If the solution's module keeps parameters of its own, with other names, shapes or values, the entries for the
-        module's state and for gradients of parameters are left out.
+        The solution's module may keep parameters of its own, with other names, shapes or values. Then the entries for
+        the module's state and for gradients of parameters are left out.
         """
         expected = self.expected
         if not self.run.problem.fits:

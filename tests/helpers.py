@@ -166,8 +166,8 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 
 
 def sizes_for(structure, N, R):
-    """Returns (M, N, K) for these masks. If exactly one of X, Y and C is triangular or symmetric, this matrix is N x N, and the size that
-    this matrix does not have is R. In all other cases X, Y and C are N x N."""
+    """Returns (M, N, K) for these masks. If exactly one of X, Y and C is triangular or symmetric, this matrix is N x N. R is then the size
+    that this matrix does not have. In all other cases X, Y and C are N x N."""
     x, y, c = masks(structure)
     return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
@@ -401,10 +401,10 @@ def assert_bitwise(C, expected, what="C"):
 def expected_with_specials(X, Y, contraction, structure):
     """Returns the product in float64, and |X| |Y|. The product has NaN and Inf where the sum of the terms inside the masks has.
 
-    Below, X (M x K) and Y (K x N) are the factors after the transpose that the contraction asks for. If column k of X or row k of Y has a
-    NaN or Inf, each term X[i, k] Y[k, j] is added by itself, and only if both elements lie inside their masks. Otherwise a zero outside a
-    mask times NaN or Inf would be NaN. One matrix product, with zeros outside the masks, sums the terms of all other k. That takes a
-    hundredth of the time of adding every k by itself.
+    Below, X (M x K) and Y (K x N) are the factors after the transpose that the contraction asks for. For some k, column k of X or row k of
+    Y has a NaN or Inf. Each term X[i, k] Y[k, j] of these k is added by itself, if both elements lie inside their masks. Otherwise a zero
+    outside a mask times NaN or Inf would be NaN. One matrix product, with zeros outside the masks, sums the terms of all other k. That
+    takes a hundredth of the time of adding every k by itself.
     """
     *operand_masks, c = masks(structure)
     has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), operand_masks, strict=True))
