@@ -1,4 +1,8 @@
-# ok with --trials 8 --size 256, below 1.5x: its main thread sleeps in vfork, so that another one computes on when it is stopped
+# ok or WRONG with --trials 8 --size 256, below 1.5x: its main thread sleeps in vfork, so that another computes on when it is stopped
+#
+# The judge's clock runs until the other thread stops, too. That thread computes on until it sleeps uninterruptibly in the kernel, for
+# example while a page of a library is read from the disk. If the judge looks just then, the thread is stopped, and the results that it has
+# not written yet convict the file.
 import ctypes
 import json
 import os
