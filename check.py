@@ -247,7 +247,8 @@ def is_exhausted(error, cuda):
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-# Each key is a pattern for the text of an error. Its value names what the machine lacks if the pattern matches.
+# Each key is a pattern for the text of an error. Its value names what the machine lacks if the pattern matches. There \1
+# stands for the pattern's first group.
 MISSING = {
     r"No module named '?([\w.]+)": r"the package \1",
     r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": (
@@ -1445,8 +1446,8 @@ REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.2}  # the target for a timed request,
 # A solution that is slower than the reference gets about as many calls per request as the reference. It gets fewer if
 # the request would take more than this many seconds, but no fewer than --trials needs.
 LONGEST = 2.0
-# The target in seconds for comparing all timed results of a mode with the truth. The results of warm-up and decoy
-# requests do not count here. Products.timed_calls() explains decoys.
+# Comparing all timed results of a mode with the truth may take about this many seconds. The results of warm-up and
+# decoy requests do not count here. Products.timed_calls() explains decoys.
 CHECK_SECONDS = 12.0
 MOST_CALLS = {"cuda": 256, "cpu": 512}  # the most calls in one request
 # The relative difference that is allowed between the child's clock and the judge's. The first number is added to the
@@ -1629,10 +1630,10 @@ class Stopwatch:
         lower_bound = clock == "outside" or quiet < best or may_be_noise
         times |= {"clock": clock, "lower_bound": lower_bound, "tolerance": tolerance}
         # If the reference's own times differ by more than the factor TOO_NOISY, no ratio is certified. Even a copy of
-        # the reference would not get a ratio of 1 then. `noisy` means that other processes are the cause, because
-        # times by the same clock differ. These are the reference's times in turns and at its best by the child's clock
-        # or, if the judge's clock counts, its times in turns and alone. `too_short` means that the overhead of requests
-        # is the cause, because only the judge's clock shows a long time in turns.
+        # the reference would not get a ratio of 1 then. `noisy` means that other processes are the cause. Either of two
+        # comparisons shows that. By the child's clock, the reference's time in turns is compared with its undisturbed
+        # time. If the judge's clock counts, its times in turns and alone are compared, too. `too_short` means that the
+        # overhead of requests is the cause, because only the judge's clock shows a long time in turns.
         outside = [t["outside_us"] for t in references]
         disturbed = times["reference"]["inside_us"] > TOO_NOISY * min(undisturbed(t["inside"]) for t in references)
         times["noisy"] = disturbed or clock == "outside" and max(outside) > TOO_NOISY * min(outside)
@@ -1643,7 +1644,7 @@ class Stopwatch:
         run, mode_name = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {mode_name}")
         times = run.report.timings[self.mode] = self.compare(*self.measure(run.reference, run.solution))
-        # There is no ratio if the times are too bad for one. With --seed there is none, because a solution that knew
+        # There is no ratio if the times are too noisy or too short. With --seed there is none, because a solution that knew
         # the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None

@@ -152,7 +152,8 @@ _CUDA_TYPES = r"""
 #include <utility>
 
 // The macros below are hooks for tests. tests/sanitize.py and tests/test_stress.py build copies of this file with
-// #defines in place of the next line. Without those #defines the macros expand to nothing.
+// #defines in place of the mark `[hooks]`. Without those #defines the macros expand to nothing. Other tests read the
+// parts of this file between pairs of marks such as `[begin workspace]` and `[end workspace]`: see tests/helpers.py.
 // [hooks]
 #if defined(TRIL_MATMUL_RACECHECK)
 #define IF_RACECHECK(...) __VA_ARGS__
@@ -416,7 +417,7 @@ struct TileOrder {
   }
   HOST_DEVICE bool masked() const { return x_range || y_range; }
   HOST_DEVICE bool both_masked() const { return x_range && y_range; }
-  // Whether groups are rows of C and not columns. The result has a meaning only if exactly one operand is triangular.
+  // Whether groups are rows of tiles and not columns. This has a meaning only if exactly one operand is triangular.
   HOST_DEVICE bool by_rows() const { return !y_range; }
   // Whether later groups have fewer tiles. The result has a meaning only if C is lower and exactly one operand is
   // triangular.
@@ -829,9 +830,10 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// 2026-11-25. Several CTAs may share the k of each small tile:
-//   four   if there are at least four SMs per small tile and 48 k-blocks, or 64 if an operand is triangular
-//   two    in other products, if there are at least two SMs per small tile and 32 k-blocks
+// 2026-11-25. Several CTAs may share the k of each small tile. Their number depends on how many SMs there are per small
+// tile, and on the number of k-blocks of the product:
+//   four   for at least four SMs and 48 k-blocks, or four SMs and 64 k-blocks if an operand is triangular
+//   two    otherwise, for at least two SMs and 32 k-blocks
 constexpr int64_t kMinKBlocksFor4Ctas = 48, kMinKBlocksFor4CtasMasked = 64, kMinKBlocksFor2Ctas = 32;
 // A product with a triangular operand gets large tiles if two conditions hold. It would have more than 11 / 5 small
 // tiles per SM, and C has more than 128 rows or columns.
@@ -1125,7 +1127,7 @@ DEVICE uint32_t address_in_peer(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_address) : "r"(address), "r"(rank));
   return peer_address;
 }
-// Loads 16 bytes from the shared memory of another CTA of the cluster, at an address that address_in_peer returned.
+// Loads 16 bytes from the shared memory of a CTA of the cluster, at an address that address_in_peer returned.
 DEVICE float4 load_in_peer(uint32_t address) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -1570,7 +1572,7 @@ struct BlockCopier {
     make_opaque(whole_from);
     make_opaque(whole_to);
   }
-  // Returns the offset of an element in its operand of a stage, in bytes.
+  // A stage holds a k-block of both operands. Returns where an element lies in its operand's part of a stage, in bytes.
   static DEVICE constexpr int offset(int line, int k) {
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line))
                    : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
@@ -1617,7 +1619,7 @@ struct BlockCopier {
     // Only some elements of this k-block exist, or nothing can be copied by chunks. Little code is unrolled here,
     // because in small products fetching instructions takes as long as multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
-    // Whether a row ends on the diagonal, and whether it begins there
+    // Whether the stage's rows (see kKMajor) end on the operand's diagonal, and whether they begin there
     const bool ends = view.k_range == (kKMajor ? KRange::kToDiagonal : KRange::kFromDiagonal),
                begins = view.k_range == (kKMajor ? KRange::kFromDiagonal : KRange::kToDiagonal);
     const int row = (kKMajor ? view.first_line : k0) + chunk_row(),
@@ -1715,7 +1717,7 @@ struct alignas(128) ExactMemory {
 
 // sum_barrier waits for all threads that sum. In the 16-bit kernel these are the consumers, and otherwise all threads
 // of the CTA.
-#if defined(TRIL_MATMUL_RACECHECK)   // racecheck cannot follow a named barrier that only some warps of a CTA use
+#if defined(TRIL_MATMUL_RACECHECK)   // racecheck does not follow the named barrier below: see tests/sanitize.py
 __shared__ uint64_t sum_mbarrier;
 template <int kThreads>
 DEVICE void sum_barrier() {
@@ -2488,8 +2490,6 @@ struct PipelineState {
   }
 };
 
-// The tests read the parts between marks like the next one: see tests/helpers.py.
-
 // [begin tile queue]
 // Hands out the numbers of tiles, one after the other. A word in device memory holds the launch's number plus the count
 // of numbers handed out. So nothing has to clear the word before the launch. In the fp16x3 kernel pack_blocks clears
@@ -3088,15 +3088,17 @@ struct SixteenBitPolicy {
 
   static DEVICE int canonical_warp_group_idx() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasDiagonalPairs = kStoresTwice && !kLarge;
-  // Computes the share of a CTA's tile that belongs to a consumer warpgroup: 64 rows. If the tile is half of a diagonal
-  // pair, warpgroup 1 instead computes the lower triangle of a tile on the diagonal of C (docs/kernel.md).
+  // Computes a consumer warpgroup's share of a CTA's tile: 64 rows. A symmetric C has two exceptions. In half of a
+  // diagonal pair (see ClusterTiles), warpgroup 1 computes the lower triangle of a tile on the diagonal instead. In a
+  // tile for which on_diagonal_of_c is true, warpgroup 0 computes only the first half of the columns.
   static DEVICE void compute(const Args& args, Shared& shared, const ClusterTile& tile, int&,
                              PipelineState<kStages>& pipeline) {
-    const bool is_half = tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
+    const bool half_of_columns =
+        tile.cols < kBlocksN || (on_diagonal_of_c(args, tile) && canonical_warp_group_idx() == 0);
     if (kHasDiagonalPairs && tile.pair_half && canonical_warp_group_idx() == 1)
       return compute_rows<kBlocksN, kHasDiagonalPairs>(args, shared, tile, pipeline);
-    is_half ? compute_rows<kBlocksN / 2>(args, shared, tile, pipeline)
-            : compute_rows<kBlocksN>(args, shared, tile, pipeline);
+    half_of_columns ? compute_rows<kBlocksN / 2>(args, shared, tile, pipeline)
+                    : compute_rows<kBlocksN>(args, shared, tile, pipeline);
   }
 
   // Computes 64 rows and kCols blocks of columns. With kOnDiagonal, it computes the lower half of a diagonal tile of a
@@ -3424,7 +3426,7 @@ struct Fp16x3Product {
   uint64_t launch;                // the launch's number
   Control* controls;              // one per product of the batch
   int words;                      // how many 32-bit words pack_blocks sets to zero, from `controls` on
-  const Control* kept;            // the Controls of operands that an earlier launch packed, or null
+  const Control* kept;            // the Controls of the forward product, if its packed operands are used, or null
   ClusterTiles tiles;
   TileQueue queue;
   int* finished_splits;           // one per 64 x 256 part of each C: how many splits have stored their sums
@@ -3459,10 +3461,9 @@ constexpr int kPackers = 256;   // threads per CTA of pack_blocks
 
 // A scaled element is split into hi + lo. hi is the nearest float16, and lo is the float16 nearest to the remainder. hi
 // and lo together hold 22 bits. The smallest float16 is 2^-24, so scaled elements below 2^-3 may lose bits. A block is
-// wide if the relative error of hi + lo exceeds kTolerance for one of its elements. A wide block stores 2^11 * lo in
-// place of lo (Ootomo and Yokota, 2022). An element is an outlier if its hi would be denormal, since tensor cores keep
-// fewer bits of denormals. The metadata holds the outlier, and the block holds a zero in its place (more:
-// docs/kernel.md).
+// wide if loses_bits is true for one of its elements. A wide block stores 2^11 * lo in place of lo (Ootomo and Yokota,
+// 2022). An element is an outlier if its hi would be denormal, since tensor cores keep fewer bits of denormals. The
+// metadata holds the outlier, and the block holds a zero in its place (more: docs/kernel.md).
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 // 2^-14 - 2^-25: the least value that is rounded to 2^-14, the smallest normal float16.
 constexpr float kLeastNormal = 0x1.FFCp-15f;
@@ -3507,9 +3508,9 @@ enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingDone = 4 };
 // is launched again has the same number as before. There the old word still has kPackingDone until the reset.
 DEVICE uint64_t read_progress(const Fp16x3Product& args) { return load_relaxed(args.progress) - args.launch; }
 
-// Records the outliers of a block, or requests the fallback for its product. The fallback is also requested if the
-// product has, on average, more than eight outliers per line of blocks. Each outlier costs work in every tile of its
-// row or column, so many outliers would be slower than recomputing the product.
+// Records outliers of a product, and requests the fallback for it if `fallback` is true. The fallback is also requested
+// if the product has, on average, more than eight outliers per line of blocks. Each outlier costs work in every tile of
+// its row or column, so many outliers would be slower than recomputing the product.
 DEVICE void report(const Fp16x3Product& args, int product, int outliers, bool fallback) {
   Control& control = args.controls[product];
   if (outliers &&
@@ -3533,8 +3534,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   } scratch;
   // The number of quads per thread. A quad is four neighbouring columns of one row.
   constexpr int kQuads = kBlock * kBlock / kPackers / 4;
-  // About the number of blocks that an H200 packs at once. The CTAs of these blocks do not read the progress when they
-  // begin.
+  // About as many blocks as an H200 packs at once. The CTAs of the first kFirstBlocks blocks begin together with CTA 0,
+  // before it has reset the counters. So they do not read the progress when they begin.
   constexpr int kFirstBlocks = 512;
   const int t = threadIdx.x;
   const bool is_x = blockIdx.x < args.x_blocks;
@@ -3811,8 +3812,8 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
   constexpr int kLines = kTileEdge / kBlock, kWarpgroupSums = kBlock * kTileEdge;
   // line: the row block of C that the warpgroup computes
   const int thread = fresh_thread_index() % 128, line = tile.row + row_block_in_tile(cta_rank_in_cluster(), group);
-  // Chains keep their sums in the warpgroup's own part of C if C can hold the sums of all tiles of the launch, and in
-  // the workspace otherwise. Each thread stores 16 bytes at a time.
+  // Between two chains of a tile, a warpgroup keeps its sums in its own part of C. If one tile of the launch does not
+  // allow that, all tiles use the workspace instead (see in_c in Workspace). Each thread stores 16 bytes at a time.
   if (kChains) {
     const bool in_c = !args.chain_sums, by_rows = !in_c || p.c_col == 1;
     const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // float4 per row, or per column of a column-major C
@@ -3833,7 +3834,7 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
                                              (int64_t(tile.partial_slot) * kLines + line % kLines) * kWarpgroupSums) +
                    thread;
     if (tile.split < tile.splits - 1) {
-      store_sums(total[0], slot + int64_t(tile.split) * kWarpgroupSums, 128);
+      store_sums(total[0], slot + int64_t(tile.split) * (kLines * kWarpgroupSums / 4), 128);
       named_barrier_sync<128>(group);
       if (thread == 0) {
         __threadfence();
@@ -4515,7 +4516,8 @@ struct Workspace {
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
     const ClusterTiles& tiles = first.tiles;
-    constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums per tile of a cluster
+    constexpr int64_t kTileSums = kTileEdge * kTileEdge;   // how many sums a cluster's tile has
+    // C can hold the sums of all its tiles. If there are two products, both results are new matrices of one shape
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 &&
                       reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     // Whether the sums of chains need the workspace, because C cannot hold them or because their tile has splits
@@ -4525,10 +4527,10 @@ struct Workspace {
                 !(in_c && tiles.splits_in_group(group) == 1);
     // The sums of one tile for each cluster of the launch. Two gradients share this memory, and `clusters` counts the
     // clusters of both
-    if (chains) take(first.chain_sums, clusters * kTile);
+    if (chains) take(first.chain_sums, clusters * kTileSums);
     for (int u = 0; u < products; ++u) {
       Fp16x3Product& args = product[u];
-      take(args.partial_sums, p.batches * tiles.partial_slots * kTile);
+      take(args.partial_sums, p.batches * tiles.partial_slots * kTileSums);
       if (u) {
         args.p = *dy;
         args.x = kept->x;
@@ -4874,7 +4876,8 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2);
   shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = make_empty(shape, x.options());
-  // None of the kernels is launched if C has no elements, or if k is 0. With k = 0 no sum has any term, so C is zero
+  // None of the kernels is launched if C has no elements, or if k is 0. With k = 0 no sum has any term, so C is zero.
+  // explain() then names the exact path, although that has not run either
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};
   Product p = describe(x, y, c, contraction, structure);
   // If a symmetric C is computed whole, it is treated as a C without a mask
@@ -5124,9 +5127,9 @@ def _runtime_of(home):
     return next((folder for folder in folders if os.path.exists(f"{folder}/libcudart.so")), None)
 
 
-def _ask_nvcc(nvcc, question, pattern):
-    """Runs nvcc with the options `question`. Returns the first group of `pattern` in nvcc's output, or None."""
-    command = f"{nvcc} {question}"
+def _ask_nvcc(nvcc, options, pattern):
+    """Runs nvcc with a string of options. Returns the first group of `pattern` in nvcc's output, or None."""
+    command = f"{nvcc} {options}"
     done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = re.search(pattern, done.stdout.decode(errors="replace"), re.MULTILINE)
     return found and found[1]
@@ -5993,7 +5996,8 @@ def _define(rules, name, schema, compute, fake):
     """Defines the operator tril_matmul::name.
 
     `rules` is the autograd.Function with the derivatives, in both modes and of every order. `schema` lists the
-    operator's arguments. `compute` computes the result, and `fake` returns an empty tensor of the result's shape.
+    operator's arguments. `compute` computes the result, and `fake` returns an empty tensor of the result's shape. The
+    definition is kept in `_definitions`.
     """
     op = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     op.register_fake(fake)
@@ -6011,10 +6015,9 @@ def _define(rules, name, schema, compute, fake):
         op.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
-    # torch.func refuses autograd rules that torch.library registers, and forward mode loses tangents in such rules. The
-    # function `derive` replaces these rules. Like torch's own operators, it records the derivative of the innermost
-    # level alone. Inside `derive`, the call of `overload` goes on to the outer levels, and each outer level records its
-    # own derivative.
+    # `derive` takes the place of rules that torch.library would register. torch.func refuses such rules, and forward
+    # mode loses tangents in them. Like torch's own operators, `derive` records only the innermost level's derivative
+    # (levels: see _allow_one_level). Its call of `overload` reaches the outer levels, which record their own.
     overload = getattr(torch.ops.tril_matmul, name).default
     rules.forward = lambda *inputs: inputs[-1][0]  # returns the output, which is the last input's first entry
     # `record` is the apply method of Function's base class. It skips Function.apply, which asks all levels for rules.
@@ -6033,12 +6036,13 @@ def _define(rules, name, schema, compute, fake):
         op._lib.impl(name, derive, key)
 
 
-# torch destroys a definition to which nothing refers, and drops the operator's name with it. After a reload the name
-# belongs to the new definition. The list therefore keeps the old definitions, too.
+# If this file is executed again, its definitions replace the earlier ones. When torch destroys an earlier definition
+# because nothing refers to it, torch also drops the operator's name. By then the name belongs to the new definition.
+# So the list keeps the earlier definitions, too.
 _definitions = globals().get("_definitions", [])
 _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
 _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
-# The registry is written directly, because register_flop_formula refuses a second formula after a reload
+# The formulas take tensors. register_flop_formula would give them shapes, so the registry is written directly
 torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops
 torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.inverse] = _count_inverse_flops
 

@@ -13,8 +13,8 @@ If torch sees a CUDA GPU, the default suites are `forward`, `problems`, `backwar
 with TRIL_MATMUL_PATH=mma. measure_products lists the cases of `forward`, `problems`, `backward`, `batch`, `mma`, `peers` and `cpu`. For
 any other suite NAME, the docstring of suite_NAME says what it measures.
 
-Most rows of a record compare calls, which are the sides of the row. The sides are the reference (torch's own functions) and ours. Some
-suites have further sides, such as cuBLAS. The time of a side is the time between two events around one call. On a GPU these are CUDA
+Most rows of a record have the times of several calls. Each call is a side of the row: `reference` (torch's own functions), `ours`, and in
+some suites others, such as cuBLAS. The time of a side is the time between two events around one call. On a GPU these are CUDA
 events. There 256 MB are written before each call, so that the L2 holds none of the input. The GPU sleeps while the host launches the calls,
 so that the host's time does not count. The sides take turns, so that they run at the same GPU clocks. torch.utils.benchmark and
 triton.testing would time one side after the other. The order of the sides is drawn at random in each round. In a fixed order, the times of
@@ -119,11 +119,11 @@ def product_errors(X, Y, results, keep=None):
     return errors, compared
 
 
-def error_limit(dtype, terms, reference_worst, tf32=False):
+def error_limit(dtype, terms, reference_worst, tf32=False, inverse=False):
     """Returns the largest componentwise error that a result may have. This is the larger of two numbers: the judge's first bound (see
     measures.allowed), and twice the reference's worst error. A 16-bit result may have one rounding more."""
     rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
-    return max(measures.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
+    return max(measures.allowed(dtype, terms, tf32, inverse)[0], 2 * reference_worst) + rounding
 
 
 class Bench:
@@ -446,7 +446,7 @@ def suite_family(bench, record):
                 if what == "X X^T" and "cublas" in results:  # cuBLAS writes only the lower half
                     results["cublas"] += results["cublas"].tril(-1).mT
                 errors, row["compared"] = product_errors(X, Y, results.values())
-                limit = error_limit(X.dtype, 1 if Y is None else X.shape[-1], errors[0][1])
+                limit = error_limit(X.dtype, X.shape[-1], errors[0][1], inverse=Y is None)
                 record.add_timed(bench, row, calls, errors, limit, fail)
 
 
@@ -465,6 +465,7 @@ def suite_limits(bench, record):
             packed, word = torch.empty_like(A), torch.empty(1, device=bench.device)
             parts = bench.sides(A, B) | {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
             for inputs in ("uniform", "normal"):
+                # The operands of this problem are dense, and have the sizes that are given
                 halves = bench.inputs("transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs)
                 parts[f"float16_product_{inputs}"] = product = functools.partial(torch.matmul, *halves)
                 parts[f"copy_then_product_{inputs}"] = lambda copy=parts["copy"], product=product: (copy(), product())
@@ -615,8 +616,8 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 
 def suite_build(bench, record):
-    """Measures the seconds of `import torch`, of the solution's import and of its first call, in a new process each time. In the cold state
-    the solution's import compiles the kernels. In the warm state it finds them compiled."""
+    """Measures three times in seconds: of `import torch`, of the solution's import, and of its first call with the making of its operand.
+    Each row comes from one new process. In the cold row the import compiles the kernels, and in the warm rows it finds them compiled."""
     file = bench.solution_file.resolve()
     steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
     steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"

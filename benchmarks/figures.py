@@ -109,9 +109,9 @@ STAGES = 7  # the number of stages in shared memory; a k-block takes three of th
 # LANDS is the number of cycles from the request for a copy until its first bytes arrive. In TAKEN_IN cycles an SM receives the 32 KB of a
 # stage.
 LANDS, TAKEN_IN = 700, 512
-# A consumer is a warpgroup. For each half of a k-block's Y it multiplies its 64 rows of X by 128 columns of Y. This takes 12 wgmma
-# instructions: three float16 products, each in four steps of 16 k. The tensor cores execute them in MULTIPLIED cycles. In PROMOTED cycles
-# the consumer then adds their sums to its float32 totals.
+# A consumer is a warpgroup, and has 64 rows of X. It multiplies them by the first 128 columns of a k-block's Y, and then by the other 128.
+# Each half takes 12 wgmma instructions: three float16 products, each in four steps of 16 k. The tensor cores need MULTIPLIED cycles for a
+# half. The consumer then needs PROMOTED cycles to add the sums to its float32 totals.
 MULTIPLIED, PROMOTED = 768, 250
 FILLS = ("#2f81f7", "#9a70d6", "#2f9e74", "#d8802b")  # the colours of four k-blocks
 

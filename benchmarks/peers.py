@@ -87,7 +87,8 @@ def _by_cublas(name, *arguments):
 
 def strmm(A, B):
     C, N = torch.empty_like(A), A.shape[-1]
-    return _by_cublas("TRMM", _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, 1.0, A, N, B, N, C, N)  # C^T = B^T A^T
+    # cuBLAS reads row-major matrices as their transposes. So it computes C^T = B^T A^T, with the upper triangle A^T on the right.
+    return _by_cublas("TRMM", _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, 1.0, A, N, B, N, C, N)
 
 
 def ssyrk(X):

@@ -1001,8 +1001,9 @@ def steps(model, inputs, scale, number):
 
 
 def train(rank, world, folder, file, device, kind, dtype, N):
-    """Each process of a training runs this function. It trains once by itself, in float64 and with the inputs of all processes, and once
-    together with the other processes, by DDP or FSDP. Process 0 writes the difference of the parameters to a file: see training_error."""
+    """Each process runs this function, which trains twice. The first training is in float64, in this process alone, with the inputs of all
+    processes. The second training is by DDP or FSDP, together with the other processes. Process 0 writes the relative error of the second
+    training's parameters to a file: see training_error."""
     import torch.distributed as distributed
     from torch.distributed import fsdp
 

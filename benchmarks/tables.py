@@ -361,8 +361,8 @@ PEERS_ERRORS |= {f"{name}, µs; error": f"{{{side}.time}}; {{{side}.errors}}" fo
 FAMILY = PRODUCTS | {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
 HOST = {"host time a call, µs": "{mode} (N = {N})", "torch.matmul": "{row[torch.matmul].median}", "tril(matmul)": "{tril(matmul).median}"}
 HOST |= {"ours": "{tril_matmul.median}", "ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
-# Most columns have times of operations that stand for a product's parts, as suite_limits in benchmark.py explains. The last two have the
-# time and the ratio of a product that takes the time of a copy for packing, cuBLAS's time for the float16 products, and no other time.
+# Most columns have times of operations that stand for a product's parts, as suite_limits in benchmark.py explains. In the last two,
+# one call makes a copy, as packing does, and then cuBLAS's float16 products. A product of ours that did nothing else would take as long.
 LIMITS = {
     "N": "{N}",
     "copy, µs": "{copy.median}",

@@ -356,7 +356,7 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
 
     If `way` is not 0, dC of the kinds 1, 5, 6 and 7 may also be the same for all products of a batch.
     """
-    # The span is narrow for float16, so that no sum of a large product overflows.
+    # Scales lie between 10^-span and 10^span. float16 has a narrow span, so that no sum of a large product overflows.
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8
     varies_by_column = kind == 7 or kind == 4 and way > 1
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if varies_by_column else (*shape[:-1], 1)))
@@ -502,7 +502,7 @@ class Truth:
     Its tensors are float64 and have the shape of the result, except that `low` may have a single element, 0.
 
     `exact` says that every term and every sum is representable, and `tf32` that torch allows TF32. If `inverse` is
-    True, the result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Problem.roundings for a
+    True, the result is keep(X^-1) or, if Y is G, the gradient. `roundings` is None for C, and Product.roundings for a
     gradient.
     """
 
@@ -547,9 +547,9 @@ class Truth:
         return self
 
     def errors(self, C):
-        """Returns the componentwise error of each element of C.
+        """Returns by how much each element of C is off, beyond `forgiven`, as a multiple of its magnitude.
 
-        The error is Inf for an element that is NaN or Inf, unless the element is not judged.
+        This componentwise error is Inf for an element that is NaN or Inf, unless the element is not judged.
         """
         errors = C.detach().double() - self.high - self.low
         errors = errors.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)

@@ -238,7 +238,7 @@ class Runner:
         self.before = Snapshot(self.model)
 
     def begin(self, seed, evaluates=False):
-        """Restores the module's state and seeds all generators."""
+        """Restores the module's state and seeds all generators. With `evaluates`, all modes are as after eval()."""
         self.before.restore(evaluates)
         seed_all(seed)
 

@@ -61,6 +61,14 @@ def unwritten(element):
 # ==== 1. Calls ====
 
 
+def without_state(kinds):
+    """Returns those descriptions of results whose names do not begin with "state ".
+
+    These names stand for entries of the module's state_dict, which the player adds to the results of an untimed call.
+    """
+    return [result for result in kinds if not result[0].startswith("state ")]
+
+
 class Call:
     """Describes one call. Its inputs are made on demand. If they are deleted, the same inputs are made again.
 
@@ -139,7 +147,8 @@ class ProductCall(Call):
         matrices = problem.given([X * factor for X, factor in matrices], self.dtype, (math.nan, 1.0)[draw.odd])
         inputs = [X.to(self.dtype).contiguous() for X in matrices]
         if self.alias:
-            # B serves as both operands, because the part of B that is read includes the part of A that is read.
+            # B serves as both operands, because B has ordinary numbers wherever A or B is read. A may have NaN or 1
+            # where only B is read.
             inputs = [inputs[1]] * 2
         return inputs + [
             measures.gradient_of(self.kind, self.way, draw, self.dtype, shape, problem.keep) for shape in self.gradient
@@ -235,9 +244,10 @@ class AnyCall(Call):
         """
         expected = self.expected
         if not self.run.problem.fits:
-            expected = [result for result in expected if not result[0].startswith("state ")]
             expected = [
-                result for result in expected if not result[0].startswith("d ") or result[0].startswith("d input ")
+                result
+                for result in without_state(expected)
+                if not result[0].startswith("d ") or result[0].startswith("d input ")
             ]
         return expected
 
@@ -445,7 +455,8 @@ class Products:
                 for _ in range(extra)
             ]
             repeated += [call for call in gradient_calls if max(call.dims) <= size][::3]
-            # In these two calls, dC is as for C.sum() and for -C.sum().
+            # The following calls are not in `calls`, so that the loop over pairs below leaves their kinds as they are.
+            # In the first two, dC is as for C.sum() and for -C.sum(). In the others, it is the same for all of a batch.
             repeated += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
             repeated += [
                 self.call("normal", dims, "gradients", kind=8)
@@ -807,7 +818,8 @@ class Anything:
         """Returns the calls to judge, one seed of the constructor after the other.
 
         Each seed has calls with the file's own inputs, hard variants, calls after eval(), and gradients if they are
-        judged. The first seed has all variants, and the other seeds have some. Two calls of each seed are repeated.
+        judged. The first seed has all variants, and the other seeds have some. One or two calls of each seed are
+        repeated.
         """
         random, calls = self.run.random, []
         for seed in [self.constructor, *(random.getrandbits(63) for _ in range(self.SEEDS - 1))]:
@@ -869,7 +881,7 @@ class Anything:
         calls = [self.call(name, mode) for name in names]
         for call in calls:
             known = self.known[mode]
-            call.expected = [result for result in known.expected if not result[0].startswith("state ")]
+            call.expected = without_state(known.expected)
             call.outline, call.aliases = known.outline, known.aliases
         return calls
 
@@ -883,7 +895,7 @@ class Anything:
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
-        look = [result for result in answer["kinds"] if not result[0].startswith("state ")], answer["outline"]
+        look = without_state(answer["kinds"]), answer["outline"]
         if look not in looks:
             looks.append(look)
         if call.name == "drawn":
@@ -905,7 +917,7 @@ class Anything:
             if truth.worst(after)[0] <= truth.bound(0.0):
                 return ""
         first = measures.first_difference(before, after)
-        description = f"modified, first at {first}" if first else "not modified, as the reference modifies it"
+        description = f"modified, first at {first}" if first else "not modified, although the reference modifies it"
         return f"{call.input_names[number]} is {description}"
 
     def ask(self, calls, in_float64):

@@ -52,10 +52,10 @@ def _skeleton(value, tensors, results_on, known):
         known[id(value)] = skeleton
         return skeleton
     if isinstance(value, dict):
-        if not all(isinstance(key, (str, int)) for key in value):
-            raise TypeError("a dict has other keys than strings and whole numbers")
         # The methods of dict, list and tuple are called, not those of a subclass. Otherwise a subclass could compute
         # its parts only here, after the call has been timed.
+        if not all(isinstance(key, (str, int)) for key in dict.keys(value)):
+            raise TypeError("a dict has other keys than strings and whole numbers")
         return ["dict", [[key, inner(part)] for key, part in dict.items(value)]]
     if isinstance(value, (tuple, list)):
         kind = list if isinstance(value, list) else tuple

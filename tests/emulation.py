@@ -785,7 +785,7 @@ using Four = double __attribute__((vector_size(32)));
 template <typename T, int kLines, int kMnMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
   // A span is contiguous bytes of the operand. If the operand is MN-major, a span holds 16 k of 64 lines. If it is K-major, a span holds
-  // 16 k of one line
+  // 16 k of one line.
   constexpr int kSpan = kMnMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;
   struct Found {
     const unsigned char* from = nullptr;

@@ -319,6 +319,11 @@ LAZY = """    class Lazy(list):
         def __iter__(self):
             return iter([torch.tanh(x)])
     return Lazy([x])"""
+LAZY_DICT = """    class Lazy(dict):
+        def __iter__(self):
+            dict.__setitem__(self, "y", torch.tanh(x))
+            return dict.__iter__(self)
+    return Lazy(y=x)"""
 DRIFTS = """    self.drift = getattr(self, "drift", -1) + 1
     return torch.tanh(x) + self.drift"""
 OWN_GENERATOR = """    if not hasattr(self, "own"):
@@ -341,6 +346,7 @@ CONVICTED = {
     "a state that drifts": ("    return torch.tanh(x)", RANDN, DRIFTS),
     "a seed": ("    return torch.tanh(x)", RANDN, "    torch.manual_seed(0)\n    return torch.tanh(x)"),
     "a list that computes later": ("    return [torch.tanh(x)]", RANDN, LAZY),
+    "a dict that computes later": ('    return {"y": torch.tanh(x)}', RANDN, LAZY_DICT),
     "an emptied list": ("    return sum(x)", f"[{RANDN}]", "    y = sum(x)\n    x.clear()\n    return y"),
 }
 HOLDS = {
