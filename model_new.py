@@ -419,8 +419,8 @@ struct TileOrder {
   HOST_DEVICE bool both_masked() const { return x_range && y_range; }
   // Whether groups are rows of tiles and not columns. This has a meaning only if exactly one operand is triangular.
   HOST_DEVICE bool by_rows() const { return !y_range; }
-  // Whether later groups have fewer tiles. The result has a meaning only if C is lower and exactly one operand is
-  // triangular.
+  // Whether later groups have fewer tiles. This has a meaning only if C is lower and an operand is triangular. With two
+  // triangular operands it is false.
   HOST_DEVICE bool groups_shrink() const {
     return by_rows() ? x_range == KRange::kToDiagonal : !x_range && y_range == KRange::kFromDiagonal;
   }
@@ -541,8 +541,8 @@ struct SplitPlan {
 };
 
 // Returns what the CTA with this rank in this cluster computes. Successive clusters belong to successive products of a
-// batch. A CTA cannot copy its first k-block before this function returns, so the function avoids divisions, which are
-// slow.
+// batch. A CTA cannot copy its first k-block before this function returns. Divisions are slow, so they are done only
+// for a batch, and in find_tile for some orders.
 template <typename T>
 DEVICE WorkTile<T> find_work(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
@@ -619,17 +619,18 @@ struct ClusterTiles {
       batch = tile % batches;
       tile /= batches;
     }
-    // With diagonal pairs, the last numbers stand for the tiles on the main diagonal and directly below it. tail_index
+    // With diagonal pairs, the last numbers stand for the tiles on the main diagonal and directly below it. last_index
     // is the position among these numbers. The first beside_diagonal of them stand for the tiles directly below the
-    // diagonal that belong to no pair. Each of the remaining numbers stands for one half of a pair
-    const int tail_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
+    // diagonal that belong to no pair. Each of the remaining numbers stands for one half of a pair. With an odd number
+    // of rows the last pair has only tile a, and only its first half
+    const int last_index = diagonal_pairs ? int(tile - triangle(order.rows - 2)) : -1;
     const int beside_diagonal = (order.rows - 1) / 2;
-    if (diagonal_pairs && tail_index >= beside_diagonal) {
-      const int on_diagonal = tail_index - beside_diagonal, first_block = on_diagonal / 2 * 2 * edge;
+    if (diagonal_pairs && last_index >= beside_diagonal) {
+      const int on_diagonal = last_index - beside_diagonal, first_block = on_diagonal / 2 * 2 * edge;
       return {first_block + edge, first_block, edge, batch, 0, depth, on_diagonal % 2 + 1};
     }
     const Tile ordered =
-        tail_index >= 0 ? order.make_tile(2 * tail_index + 2, 2 * tail_index + 1) : order.find_tile(tile);
+        last_index >= 0 ? order.make_tile(2 * last_index + 2, 2 * last_index + 1) : order.find_tile(tile);
     const int row = ordered.i * edge;
     const int col = ordered.j * edge + (is_column_half && number % 2 ? edge / 2 : 0);
     const int cols = is_column_half ? edge / 2 : edge;
@@ -847,7 +848,8 @@ constexpr int64_t kLargeTileTime = 100, kHalfTileTime = 60, kSmallTileTime = 60,
 constexpr int64_t kLargeTileOverhead = 5, kSmallTileOverhead = 2;
 // The tail tiles are the large tiles that are left over when all clusters have computed equally many. In a single X X^T
 // whose m is a multiple of 256 they may get a launch of their own. For that, there must be at most one tail tile per 12
-// SMs, and each must have at least 64 k-blocks.
+// SMs, and each must have at least 64 k-blocks. Tail tiles come from the diagonal (see last_on_diagonal), so there may
+// not be more of them than of tiles on the diagonal.
 constexpr int64_t kTailSms = 12, kMinTailKBlocks = 64;
 // 2026-11-23. With a triangular operand, a tile is computed as two column halves if its length is more than 6 / 5 of
 // the average work of a cluster. For this comparison, a small tile counts as four k-blocks longer than it is, because
@@ -878,7 +880,7 @@ inline ClusterTiles choose_sixteen_bit_tiles(const Product& p, const Gpu& gpu) {
     splits = 2;
   const bool is_tail_short = p.c_lower && p.batches == 1 && p.m % kLargeTile == 0 &&
                              leftover_large_tiles < large_tiles && kTailSms * leftover_large_tiles <= sms &&
-                             k_blocks >= kMinTailKBlocks;
+                             leftover_large_tiles <= p.m / kLargeTile && k_blocks >= kMinTailKBlocks;
 
   bool is_large = false;
   if (splits == 1 && is_masked(p)) {
@@ -1185,6 +1187,8 @@ DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
                ::"r"(barrier), "r"(parity) : "memory");
 }
 DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
+
+// ---- PTX: loads and stores of shared memory.
 
 // Stores four words to the shared memory of a CTA of the cluster, asynchronously. Their 16 bytes are counted on a
 // barrier of that CTA.
@@ -2531,7 +2535,7 @@ struct TileQueue {
 //   kProducerRequestsTiles   true: the producer requests the next tile; false: run_policy_warps does
 //   find_tile                returns the ClusterTile that has a given number
 //   is_skipped               whether a tile from the queue is left out
-//   has_work                 whether the launch has anything to compute
+//   has_work                 whether the launch has anything to compute; may also record that packing is done
 //   prepare                  initializes the policy's shared memory; one thread calls it
 //   find_operands            finds the data of a tile that `load` needs; the producer calls it once per tile
 //   load                     copies one k-block to the next stages; the producer calls it
@@ -3153,9 +3157,9 @@ struct SixteenBitPolicy {
     const uint64_t last_word =
         !kStoresTwice && is_masked(args.p) ? load_relaxed(args.non_finite.words + args.non_finite.boxes) : 0;
     uint32_t non_finite = 0;   // the boxes that are not finite: one bit per column of boxes
-    auto store = [&](int box_slot, int i, int j, float* sum) {
+    auto store = [&](int buffer, int i, int j, float* sum) {
       if (kStoresTwice && col + j > row + i) return;
-      if (store_box<T, kStoresTwice>(args.p, shared.policy.box[group][box_slot], kGroupTeam + group, c, row + i,
+      if (store_box<T, kStoresTwice>(args.p, shared.policy.box[group][buffer], kGroupTeam + group, c, row + i,
                                      col + j, sum))
         non_finite |= 1u << j;
     };
@@ -3163,8 +3167,8 @@ struct SixteenBitPolicy {
       // The last store of the previous tile may have used the same buffer of `policy.box` as the first store of this
       // tile. All threads must have read that buffer before it is overwritten
       if (kCols == 1 || kStoresTwice) named_barrier_sync<128>(kGroupTeam + group);
-      // Half of a small tile (kCols == 1) writes one box, by way of slot 1. A whole tile uses slot 0 first. So a whole
-      // tile after a half needs no barrier: see store_box
+      // A column half of a small tile (kCols == 1) has one box, which goes through buffer 1. A whole tile begins with
+      // buffer 0. So a whole tile after a column half needs no barrier: see store_box
       constexpr int kFirst = kCols == 1;
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
@@ -3332,9 +3336,10 @@ void launch_sixteen_bit(const Product& p, const Gpu& gpu) {
 #
 # Takes float32 matrices of any strides. Produces packed blocks of 64 x 64 elements, in the order in which wgmma reads
 # shared memory. Each element is scaled and becomes two float16 numbers: hi, and the remainder lo. Each block also has
-# metadata: the factor that undoes its scale, and its outliers. The scale is a power of two. It brings the largest
-# magnitude of the block to at least 32760 and below 65520, where float16 ends. One packed matrix serves all three
-# contractions, since wgmma reads K-major and MN-major operands.
+# metadata: the factor that undoes its scale, and its outliers. The scale is a power of two. It
+# brings the largest magnitude of the block to at least 32760 and below 65520, which float16 rounds to Inf. Tiny blocks
+# are an exception: see scale_exponent. One packed matrix serves all three contractions, since wgmma reads K-major and
+# MN-major operands.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
@@ -3488,9 +3493,9 @@ DEVICE void split_two(float x, float y, float scale, float residual_scale, uint3
 
 // ---- Packing: scaling.
 
-// Returns the exponent of a block's scale. The scale brings the largest magnitude into [32760, 65520), since float16
-// ends at 65520. `largest` has the bits of the largest magnitude. The exponent is at most 126, so that the inverse of
-// the scale is a normal number.
+// Returns the exponent of a block's scale. `largest` has the bits of the largest magnitude. The scale brings this
+// magnitude into [32760, 65520), because float16 rounds 65520 to Inf. The exponent is at most 126, so that the inverse
+// of the scale is a normal number. So a largest magnitude below about 2^-111 stays below 32760.
 DEVICE int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -3749,7 +3754,7 @@ enum KBlockFlag : int {
 // at N = 4096 (H200, 2026-11-29).
 DEVICE int row_block_in_tile(int rank, int group) { return group ? 3 - rank : rank; }
 
-// ---- fp16x3: split-K through memory.
+// ---- fp16x3: sums that wait in memory for the last split or the next chain.
 
 // Stores the 128 sums of each thread, for the last split or the next chain of the tile. Each thread writes 32 float4,
 // `step` float4 apart.
@@ -3863,7 +3868,8 @@ DEVICE void write_sums(const Fp16x3Product& args, const ClusterTile& tile, int g
 // 128 columns. Each of the two CTAs fetches one of these two blocks for both CTAs.
 //
 // With kLo three products are summed. Without kLo, for TF32, only hi * hi is computed, and a stage has 16 KB.
-// kXMnMajor and kYMnMajor say whether X and Y are MN-major, which is k_is_row.
+// kXMnMajor and kYMnMajor say whether X and Y are MN-major. An operand is MN-major if k is the row index of its packed
+// blocks: see k_is_row.
 template <bool kXMnMajor, bool kYMnMajor, bool kLo>
 struct Fp16x3Policy {
   using Args = Fp16x3Product;
@@ -5319,9 +5325,9 @@ def _compile(root, name, flags, targets):
         with contextlib.suppress(OSError):
             # The first attempt does not wait for the lock, and the second one does. The system releases a lock whenever
             # its process ends, even if the process is killed
-            for waits in (fcntl.LOCK_NB, 0):
+            for no_wait in (fcntl.LOCK_NB, 0):
                 with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(lock, fcntl.LOCK_EX | waits)
+                    fcntl.flock(lock, fcntl.LOCK_EX | no_wait)
                     break
                 lock.seek(0)
                 builder = lock.read().decode() or "another process"
@@ -5337,9 +5343,10 @@ def _compile(root, name, flags, targets):
         seconds = max(15, _SECONDS_OF_A_CORE * len(targets) / min(jobs, 16))
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {seconds:.0f} s on {jobs} cores")
         release = _ask_nvcc(nvcc, "--version", r"release (\d+\.\d+)")
+        variable = "PYTORCH_NVCC" if os.environ.get("PYTORCH_NVCC") else "CUDA_HOME"  # the one that counts
         if release and torch.version.cuda and release.partition(".")[0] != torch.version.cuda.partition(".")[0]:
             versions = f"{nvcc} is of CUDA {release}, but torch is built for CUDA {torch.version.cuda}"
-            _say(f"warning: {versions}; CUDA_HOME names another toolkit")
+            _say(f"warning: {versions}; set {variable} to choose another toolkit")
         with _ExplainFolder(root):
             folders = tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True)
             room = stack.enter_context(folders)
@@ -5359,7 +5366,7 @@ def _compile(root, name, flags, targets):
             stack.callback(_end, process)
         failed = (
             "the build failed after {:.0f} s; the error below is the compiler's."
-            f" nvcc is {nvcc} of CUDA {release or 'unknown'}, and CUDA_HOME names another toolkit."
+            f" nvcc is {nvcc} of CUDA {release or 'unknown'}; set {variable} to choose another toolkit."
             f" The build needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}),"
             " a C++ compiler (the newest torch wants C++20) and ninja (pip install ninja);"
             " TORCH_EXTENSIONS_DIR names the build folder."
@@ -6027,8 +6034,8 @@ def _define(rules, name, schema, compute, fake):
         with _below_autograd():
             output = overload(*inputs)
         with _allow_one_level():
-            # An autograd.Function cannot return a tensor that is also an argument. The tuple hides the output among the
-            # arguments
+            # If an autograd.Function returns one of its arguments, torch makes a view of it, or raises an error if it
+            # was saved. Here the output stands in a tuple among the arguments, where torch does not see it
             return rules.record(*inputs, (output, None))
 
     # Rules under these keys take precedence over torch.library's own rules, which are for all devices
@@ -6078,8 +6085,9 @@ def _plain_product(X, Y, *kind):
         return None
     if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _product(X, Y, *kind)
-    # The workspace with the packed operands is kept for the gradients. It is not kept if a hook such as save_on_cpu or
-    # checkpoint is to save memory
+    # If both operands of a product of triangles need gradients, the workspace is kept, since it has the packed
+    # operands. It is not kept while a hook for saved tensors is active. Hooks such as save_on_cpu and checkpoint save
+    # memory
     keep = X.requires_grad and Y.requires_grad and kind in ((_NN, _LOWER), (_NN, _UPPER)) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():

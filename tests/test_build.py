@@ -423,9 +423,14 @@ def test_a_damaged_library_is_built_again(room, damage):
 def test_an_interrupt_is_no_error_of_the_compiler(room):
     child = room.start(held=True)
     room.wait_for_the_compiler()
-    os.kill(child.pid, signal.SIGINT)
-    child.join(60)
-    assert child.exitcode != 0 and "KeyboardInterrupt" in child.said()
+    # A signal that arrives between Python's last look for signals and its read from the compiler does not end the read. Only another signal
+    # does then, as for a user who presses Ctrl-C again.
+    for _ in range(3):
+        os.kill(child.pid, signal.SIGINT)
+        child.join(20)
+        if child.exitcode is not None:
+            break
+    assert child.exitcode and "KeyboardInterrupt" in child.said(), (child.exitcode, child.said())
     assert "the build failed" not in child.said() and "compiler's" not in child.said()
     room.hold.unlink()
     room.wait_for(lambda: room.left() == ["lock"], "the folder of the interrupted build is left")

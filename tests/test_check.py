@@ -257,7 +257,7 @@ def test_the_document_has_each_file_with_its_verdict():
     found = [
         (name.rstrip("*"), row[1], name[-1] == "*") for row in rows if len(row) == 3 for name in row[2].rstrip(" |").split() if "_" in name
     ]
-    words = {"ok": "harmless", "WRONG": "convicted", "cannot run": "no verdict"}
+    words = {"ok": "harmless", "ok or WRONG": "harmless", "WRONG": "convicted", "cannot run": "no verdict"}
     for path in CHEATS:
         verdict, on_cuda, *_ = HEADER.fullmatch(path.read_text().split("\n", 1)[0]).groups()
         wanted = "all holds" if path.stem.startswith("honest_") else words[verdict]

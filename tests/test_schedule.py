@@ -508,6 +508,13 @@ def test_the_half_precision_kernel_sums_each_tile_once_longest_first(program, co
     program("blocks", CONTRACTIONS[contraction], 1500, 1400, 4096, DENSE, 1, sms)
 
 
+@pytest.mark.parametrize("sms", [180, 264, 300, 400])
+def test_tail_tiles_lie_on_the_diagonal_for_any_number_of_sms(program, sms):
+    """4352 rows are 17 tiles of 256 x 256 on the diagonal, and 153 tiles of a symmetric product: 21 are left over by 66 or 132 clusters."""
+    for N in (2048, 2816, 4352, 5632):
+        program("blocks", CONTRACTIONS["NT"], N, N, 4096, C | SYMMETRIC, 1, sms)
+
+
 # ---- Every combination of masks. -------------------------------------------------------------------------------------
 
 
