@@ -292,6 +292,14 @@ def what_is_missing(error, device):
     return ""
 
 
+def end_of(X):
+    """Returns the address behind the last element of a strided tensor. The elements of an expanded one share memory."""
+    if not X.numel():
+        return X.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(X.shape, X.stride(), strict=True))
+    return X.data_ptr() + (last + 1) * X.element_size()
+
+
 class Child:
     """Answers the judge's requests. A request names a method and its arguments, and the answer is a dict."""
 
@@ -508,8 +516,14 @@ class Child:
         self.prepared_settings = settings(self.cuda)
         return {"own": bases, "changed": changed}
 
-    def calls(self):
-        """Runs the calls and returns where their results lie. A GPU may still be computing them."""
+    def calls(self, seeds=()):
+        """Runs the calls and returns where their results lie. A GPU may still be computing them.
+
+        `seeds` has two seeds for each call of problem `any`: for the generators and for the cotangents. A solution that
+        knew them earlier could draw numbers before the clock starts.
+        """
+        for call, (seed, cotangent_seed) in zip(self.requested, seeds, strict=False):
+            call |= {"seed": seed, "gradients": cotangent_seed if call["gradients"] else None}
         with torch.enable_grad():
             # The process was stopped before this request. The loop wakes the threads and the driver, and warms caches.
             for _ in range(2):
@@ -582,27 +596,33 @@ class Child:
         # from the reference's answer.
         if kinds is None:
             kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in results.items()]
-        elif outline != call["outline"]:
-            return {"wrong": f"the result is {outline}, and should be {call['outline']}"}
+        wrong, aliases = self.compare_kinds(call, kinds, results, operands)
+        return {"kinds": kinds, "outline": outline, "aliases": aliases} | ({"wrong": wrong} if wrong else {})
+
+    def compare_kinds(self, call, kinds, results, operands):
+        """Compares the results of a call with `kinds`, the names, dtypes and shapes that they should have.
+
+        Returns what is wrong, or an empty string, and the names of the results that lie in memory of others.
+        """
         # The reference may return an input, or a tensor that its module keeps. `aliases` lists such results, because
         # the judge must not overwrite their memory.
         owners, aliases = [*operands, *self.player.kept()], []
         for name, dtype, shape in kinds:
             X = results.get(name)
             if type(X) is not torch.Tensor:
-                return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
+                return f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor", []
             if X.is_floating_point() and X.dtype.itemsize == 1:
-                return {"wrong": f"{name}'s dtype is {X.dtype}, which the judge cannot compare"}
+                return f"{name}'s dtype is {X.dtype}, which the judge cannot compare", []
             found = {"shape": list(X.shape), "dtype": str(X.dtype), "device": X.device, "layout": X.layout}
             wanted = {"shape": shape, "dtype": f"torch.{dtype}", "device": self.device, "layout": torch.strided}
             for trait, value in found.items():
                 if value != wanted[trait]:
-                    return {"wrong": f"{name}'s {trait} is {value}, and should be {wanted[trait]}"}
-            if any(Y.data_ptr() <= X.data_ptr() < Y.data_ptr() + Y.nbytes for Y in owners):
+                    return f"{name}'s {trait} is {value}, and should be {wanted[trait]}", []
+            if any(Y.data_ptr() <= X.data_ptr() < end_of(Y) for Y in owners):
                 aliases.append(name)
                 if not self.is_reference and name not in call["aliases"]:
-                    return {"wrong": f"{name} shares memory with an input or with a tensor that the module keeps"}
-        return {"kinds": kinds, "outline": outline, "aliases": aliases}
+                    return f"{name} shares memory with an input or with a tensor that the module keeps", []
+        return "", aliases
 
 
 def serve(channel):
@@ -827,8 +847,10 @@ class Contender(contextlib.ExitStack):
             base, offset = prepare_answer["own"][str(slot)]
             if self.gpu:
                 return self.gpu.open(base)[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            return int(base)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            if type(base) is not int:
+                raise TypeError(f"an address is {type(base).__name__}")
+            return base
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
             if has_run_out(error):
                 raise
             raise self.fault("'s process does not say where its inputs lie") from None
@@ -874,6 +896,8 @@ class Contender(contextlib.ExitStack):
         result's memory itself, and the second item is None.
         """
         base, offset, strides = location
+        if not all(type(number) is int for number in (offset, *strides)):
+            raise TypeError("an offset or a stride is no whole number")
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         # A result may be a strided part of a larger buffer. The limit keeps the judge from reading too much.
         if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):
@@ -1173,14 +1197,22 @@ class Requests:
             self.wait_for_fast_memory()
         if waits_for_memory or run.cuda and not is_reference:
             self.wait_for_a_quiet_gpu()
-        call_answers, results, seconds = self.time(contender, calls, call_descriptions, limit)
+        call_answers, results, inputs_after, seconds = self.time(contender, calls, call_descriptions, prepare_answer, limit)
         self.inspect(contender, calls, call_descriptions, call_answers, results, limit)
         most_opened = 2 * (len(tensors) + sum(len(found) for found in results.values() if isinstance(found, dict)))
         # A few opened allocations are kept, because later results may lie in them again.
         if run.cuda and len(contender.gpu.opened) > most_opened:
             contender.gpu.close()
+        # A reference that returns nothing works in place, so the solution has to change the same inputs.
+        in_place = [] if is_reference else [call for call in calls if call.expected == []]
+        for piece in run.choices.in_pieces([call for call in in_place if not call.after]):
+            self.send(run.reference, piece)
         for n, (call, call_operands, places) in enumerate(zip(calls, operands, inputs, strict=True)):
-            results[n] = self.changed_input(contender, call, call_operands, places, prepare_answer) or results[n]
+            after = [
+                inputs_after[n, number] if (n, number) in inputs_after else contender.input_at(place, prepare_answer, X.dtype)
+                for number, (X, place) in enumerate(zip(call_operands, places, strict=True))
+            ]
+            results[n] = self.changed_input(contender, call, call_operands, places, after) or results[n]
             if is_reference and isinstance(results[n], str) and not call.is_optional:
                 raise contender.fault(f" is wrong{' in a timed call (see --no-timing)' if timed else ''}: {results[n]}")
         return [results[n] for n in range(len(calls))], seconds
@@ -1204,25 +1236,33 @@ class Requests:
         for X, place in zip(tensors, places, strict=True):
             contender.put(X, place, prepare_answer)
 
-    def time(self, contender, calls, call_descriptions, limit):
+    def time(self, contender, calls, call_descriptions, prepare_answer, limit):
         """Makes the child run the calls.
 
-        Returns three things: the child's answer for each call, which tells where the results lie; a dict of the results
-        by call number; and the time in seconds by the judge's clock.
+        Returns four things: the child's answer for each call, which tells where the results lie; a dict of the results
+        by call number; a dict of inputs after the calls, by call number and input number; and the time in seconds by
+        the judge's clock. The inputs are those that calls without a result change. They are read here, since nothing
+        else of such a call has to be complete.
         """
+        seeds = {"seeds": [call.seeds for call in calls]} if calls[0].seeds else {}
         start_time = time.perf_counter()
-        call_answers = contender.ask("calls", limit).get("calls")
+        call_answers = contender.ask("calls", limit, **seeds).get("calls")
         if not isinstance(call_answers, list) or len(call_answers) != len(calls):
             raise contender.fault("'s process does not answer for each call")
-        seconds, results = time.perf_counter() - start_time, {}
+        seconds, results, inputs_after = time.perf_counter() - start_time, {}, {}
         # The results are read in random order. All of them have to be complete, because any can be read first.
         for n in self.run.random.sample(range(len(calls)), len(calls)):
-            results[n] = self.take(contender, calls[n], call_descriptions[n]["expected"], call_answers[n])
+            kinds = call_descriptions[n]["expected"]
+            results[n] = self.take(contender, calls[n], kinds, call_answers[n])
+            for number in self.run.problem.changed_inputs if kinds == [] else ():
+                place = call_descriptions[n]["inputs"][number]
+                X = contender.input_at(place, prepare_answer, getattr(torch, place[-1]))
+                inputs_after[n, number] = X.clone()
             self.wait()
             if self.run.cuda and len(results) == 1:  # on a GPU the clock runs until the first result has been read
                 seconds = time.perf_counter() - start_time
                 contender.stop()
-        return call_answers, results, seconds
+        return call_answers, results, inputs_after, seconds
 
     def take(self, contender, call, kinds, call_answer, spoils=False):
         """Reads the results of one call from the child's memory. Returns a string if they cannot be read.
@@ -1261,10 +1301,14 @@ class Requests:
             if "no_memory" in answer:
                 message = printable(answer["no_memory"])
                 raise torch.OutOfMemoryError(f"the {contender.who} lacks memory or another resource: {message}")
-            if "wrong" in answer:
+            is_none, outline = is_reference and answer.get("none"), answer.get("outline")
+            # The child is not told the outline, which may contain a part of the answer, such as a string.
+            if kinds is not None and not is_none and outline != call.outline and (outline or "wrong" not in answer):
+                results[n] = f"the result is {printable(outline)}, and should be {call.outline}"
+            elif "wrong" in answer:
                 results[n] = printable(answer["wrong"]) or "it says that its result is wrong"
                 call.missing = printable(answer.get("missing", ""))
-            elif is_reference and answer.get("none"):
+            elif is_none:
                 results[n] = None
             elif is_reference:
                 self.run.problem.learn(call, answer)
@@ -1275,16 +1319,14 @@ class Requests:
                 spoiled = self.take(contender, call, kinds, call_answers[n], spoils=True)
                 results[n] = spoiled if isinstance(spoiled, str) else results[n]
 
-    def changed_input(self, contender, call, operands, places, prepare_answer):
+    def changed_input(self, contender, call, operands, places, inputs_after):
         """Returns what is wrong with the inputs after a call, or an empty string.
 
         If several inputs are wrong, the last one is reported.
         """
-        wrong = ""
-        for number, (X, place) in enumerate(zip(operands, places, strict=True)):
-            before, after = X.expand(place[0]), contender.input_at(place, prepare_answer, X.dtype)
-            is_reference = contender is self.run.reference
-            # A reference that returns nothing works in place, so the solution has to change the same inputs.
+        wrong, is_reference = "", contender is self.run.reference
+        for number, (X, place, after) in enumerate(zip(operands, places, inputs_after, strict=True)):
+            before = X.expand(place[0])
             has_to_change = not (is_reference or call.expected) and number in call.after
             if has_to_change or first_difference(before, after):
                 wrong = self.run.problem.modified(call, number, before, after, is_reference) or wrong
@@ -1566,6 +1608,10 @@ class Stopwatch:
             call_us = []
         self.best[contender] = min(best, max((seconds - self.overhead) / count, self.target / self.most_calls / 4))
         if contender is run.solution:
+            last = answers[-1] if isinstance(answers[-1], dict) else {}
+            state = {name: last.pop(name) for name in [*last] if name.startswith("state ")}
+            if state and (wrong := run.problem.wrong_state(calls, state)):
+                raise Wrong("timed calls", wrong)
             remaining_answers = iter(answers)
             for piece in run.choices.in_pieces(calls):
                 run.problem.find_truths(piece)

@@ -110,12 +110,13 @@ class Snapshot:
 
     def __init__(self, model):
         named = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
-        self.modes = [(module, module.training) for module in named.values()]
-        self.entries = []
+        # A frozen module of torch.jit has no mode.
+        self.modes = [(module, module.training) for module in named.values() if hasattr(module, "training")]
+        self.entries, self.changing = [], set()  # `changing` has the names of tensors that were found changed
         for path, module in named.items():
             for store in (module._parameters, module._buffers, vars(module)):
                 for name, tensor in store.items():
-                    if isinstance(tensor, torch.Tensor):
+                    if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                         full_name = f"{path}.{name}".lstrip(".")
                         self.entries.append((full_name, store, name, tensor, tensor.detach().clone()))
 
@@ -123,13 +124,28 @@ class Snapshot:
         """Restores tensors and modes. If `evaluates` is True, all modes are as after eval() instead."""
         for module, training in self.modes:
             module.training = training and not evaluates
-        for _, store, name, tensor, copy in self.entries:
-            store[name] = tensor
-            if is_other(tensor, copy):
-                tensor.data = copy.clone()
-            elif not torch.equal(tensor, copy):
-                with torch.no_grad():
-                    tensor.copy_(copy)
+        for full_name, store, name, tensor, copy in self.entries:
+            if store.get(name) is not tensor or is_other(tensor, copy) or not torch.equal(tensor, copy):
+                self.changing.add(full_name)
+                self.restore_entry(store, name, tensor, copy)
+
+    def restore_changing(self):
+        """Restores those tensors that restore() has found changed before.
+
+        Nothing is compared, because this is done while a clock runs. A comparison of all parameters would take time for
+        a module that has them as attributes, and none for a module that hides them.
+        """
+        for full_name, store, name, tensor, copy in self.entries:
+            if full_name in self.changing:
+                self.restore_entry(store, name, tensor, copy)
+
+    def restore_entry(self, store, name, tensor, copy):
+        store[name] = tensor
+        if is_other(tensor, copy):
+            tensor.data = copy.clone()
+        else:
+            with torch.no_grad():
+                tensor.copy_(copy)
 
     def changed(self):
         """Returns the tensors that have changed since the snapshot, by name. A tensor that was removed is None."""
@@ -146,9 +162,19 @@ def is_other(tensor, copy):
 
 
 def state_of(model):
-    """Returns the tensors of a module's state_dict by name."""
-    state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
-    return {name: X for name, X in state.items() if isinstance(X, torch.Tensor)}
+    """Returns the tensors of a module's state_dict by name.
+
+    They are read where the module keeps them, because a solution's state_dict() could compute them only here.
+    """
+    state = {}
+    if isinstance(model, torch.nn.Module):
+        for path, module in torch.nn.Module.named_modules(model, remove_duplicate=False):
+            transient = getattr(module, "_non_persistent_buffers_set", ())
+            for store in (module._parameters, module._buffers):
+                for name, X in store.items():
+                    if isinstance(X, torch.Tensor) and name not in transient:
+                        state[f"{path}.{name}".lstrip(".")] = X.detach()
+    return state
 
 
 def has_state(model, state):
@@ -226,6 +252,8 @@ class Runner:
     def __init__(self, make, arguments, seed, device, state=None, wide=False):
         """Constructs the module.
 
+        `shared` will list those names in `state` of which this module has a tensor of the same shape.
+
         `state` has tensors of the reference's module, which are copied if names and shapes fit. If `wide` is True, the
         module and its calls use float64.
         """
@@ -233,6 +261,8 @@ class Runner:
         self.model = construct(make, arguments, seed, device)
         self.is_same = state is not None and has_state(self.model, state)
         self.fits = state is not None and load_state(self.model, state)
+        own_shapes = {name: X.shape for name, X in state_of(self.model).items()}
+        self.shared = [name for name, X in (state or {}).items() if own_shapes.get(name) == X.shape]
         if wide:
             widen(self.model)
         self.before = Snapshot(self.model)
@@ -240,6 +270,11 @@ class Runner:
     def begin(self, seed, evaluates=False):
         """Restores the module's state and seeds all generators. With `evaluates`, all modes are as after eval()."""
         self.before.restore(evaluates)
+        seed_all(seed)
+
+    def begin_timed(self, seed):
+        """Does what begin() does between two calls of one timed request, as fast as possible."""
+        self.before.restore_changing()
         seed_all(seed)
 
     def arguments(self, skeleton, tensors):
@@ -296,7 +331,7 @@ class Reference(Runner):
         results = []
         for _ in range(2):
             seed_all(seed)
-            outputs, _ = split(self.forward(join(skeleton, [X.clone() for X in tensors])))
+            outputs, _ = split(self.forward(join(skeleton, [X.clone() for X in tensors])), results_on=self.device)
             results.append([X.clone() for X in outputs])
         return not all(torch.equal(X, Y) or X.isnan().any() for X, Y in zip(*results, strict=True))
 

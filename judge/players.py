@@ -152,8 +152,9 @@ class AnyPlayer:
     """Handles any module in KernelBench's form.
 
     An answer is a tuple of the result, a dict of gradients, and a dict of entries of the module's state_dict. The last
-    dict has the entries that a call of the reference changes, also if the module is the solution's. It is empty in
-    timed calls. The answer is None if a result in float64 is asked for and cannot be computed.
+    dict has the entries that a call of the reference changes, also if the module is the solution's. In timed requests
+    parts() adds these entries to the last call alone. The answer is None if a result in float64 is asked for and cannot
+    be computed.
     """
 
     seeds_itself, has_gradients = True, False
@@ -174,7 +175,7 @@ class AnyPlayer:
             self.runner = Reference(make, arguments, seed, self.device)
         else:
             self.runner = Runner(make, arguments, seed, self.device, state)
-        return {"fits": self.runner.fits, "is_same": self.runner.is_same}
+        return {"fits": self.runner.fits, "is_same": self.runner.is_same, "shared": self.runner.shared}
 
     def state(self):
         return state_of(self.runner.model)
@@ -188,7 +189,7 @@ class AnyPlayer:
         self.arguments = [join(call["skeleton"], operands) for call, operands in zip(calls, self.operands, strict=True)]
         torch.set_grad_enabled(False)  # KernelBench calls modules under no_grad
         if timed:
-            self.runner.begin(calls[0]["seed"], calls[0]["evaluates"])
+            self.runner.begin(0, calls[0]["evaluates"])
 
     def call(self, number):
         call, tensors = self.calls[number], self.operands[number]
@@ -201,7 +202,9 @@ class AnyPlayer:
         # nothing here, because prepare() has done that. An untimed request restores the state before its first call. It
         # also does so before each other call, except if call["state"] is []. This is the case for the solution if calls
         # of the reference change no state. For the reference, call["state"] is None.
-        if call["resets"] or not self.timed and (number == 0 or call["state"] != []):
+        if self.timed and call["resets"]:
+            self.runner.begin_timed(call["seed"])
+        elif call["resets"] or not self.timed and (number == 0 or call["state"] != []):
             self.runner.begin(call["seed"], call["evaluates"])
         elif call["is_random"] or not self.timed:
             seed_all(call["seed"])
@@ -223,27 +226,35 @@ class AnyPlayer:
         """
         changed = runner.before.changed()
         wanted = changed if call["state"] is None else call["state"]
-        current_state = state_of(runner.model)
-        copies = {f"state {name}": current_state[name].detach().clone() for name in wanted if name in current_state}
         if (
             call["state"] is not None
             and runner.fits
-            and (unexpected := (changed.keys() & current_state.keys()) - {*wanted})
+            and (unexpected := (changed.keys() & state_of(runner.model).keys()) - {*wanted})
         ):
             raise RuntimeError(f"the call changes {', '.join(sorted(unexpected))}, which the reference's does not")
-        return copies
+        return self.copies_of_state(runner, wanted)
+
+    def copies_of_state(self, runner, names):
+        state = state_of(runner.model) if names else {}
+        return {f"state {name}": state[name].clone() for name in names if name in state}
 
     def parts(self, number, answer):
         if answer is None:
             return None, None
         result, gradients, changed = answer
+        if self.timed and number == len(self.calls) - 1:
+            changed = self.copies_of_state(self.runner, self.calls[number]["state"] or ())
         tensors, skeleton = split(result, results_on=self.device)
         named = dict(zip(places(skeleton, "result"), tensors, strict=True)) | gradients | changed
         plain = {name: X.data if type(X) is torch.nn.Parameter else X for name, X in named.items()}
         description, (_, remaining) = outline(skeleton), split(self.arguments[number])
         if remaining != self.calls[number]["skeleton"]:  # for example, the call has emptied a list
             description += f", with {outline(remaining)} left of the arguments"
-        return description, {name: X.resolve_conj().resolve_neg() for name, X in plain.items()}
+        # A tensor of a subclass is left as it is, and inspect_call() of check.py rejects it. Its methods are the
+        # stranger's, and could compute the result only here.
+        return description, {
+            name: X.resolve_conj().resolve_neg() if type(X) is torch.Tensor else X for name, X in plain.items()
+        }
 
     def study(self):
         """Returns what the judge has to know of the reference. The first call of the last request is made again for it.

@@ -79,6 +79,7 @@ class Call:
     """
 
     outline, aliases, is_optional = None, (), False
+    seeds = None  # for problem "any", the seeds of the generators and of the cotangents
     # The operands are one tensor if `alias` is "tensor", and two tensors in the same memory if it is "memory". If it is
     # "values", they are two tensors with the same values in different memory.
     alias = None
@@ -180,7 +181,7 @@ class ProductCall(Call):
         """Returns the description of the call that the child gets."""
         may_be_weights = not timed and (self.run.gradients or self.way % 2 == 0)
         description = {"mode": self.mode, "way": self.way, "other": self.other if may_be_weights else 0}
-        return description | {"expected": self.expected, "outline": None, "aliases": ()}
+        return description | {"expected": self.expected, "aliases": ()}
 
 
 class AnyCall(Call):
@@ -191,11 +192,9 @@ class AnyCall(Call):
 
     def __init__(self, run, name, mode="forward", evaluates=False):
         self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
-        # The solution gets only the last two seeds. With the first two, it could make the inputs itself, and compute
-        # before its clock runs.
-        self.input_seed, self.change_seed, self.seed, self.cotangent_seed = (
-            run.random.getrandbits(63) for _ in range(4)
-        )
+        # The solution gets only `seeds`, and these when the clock runs. With the first two seeds, it could make the
+        # inputs itself.
+        self.input_seed, self.change_seed, *self.seeds = (run.random.getrandbits(63) for _ in range(4))
         self.is_optional = name in generic.VARIANTS
         self.constructor, self.in_float64, self.expected = run.problem.constructor, False, None
         self.truth = None  # a pair: the reference's results in its own dtypes and in float64
@@ -218,17 +217,16 @@ class AnyCall(Call):
     def describe(self, is_reference, timed):
         problem = self.run.problem
         names = [name for name, _, _ in self.expected or ()]
-        description = {"skeleton": self.skeleton, "seed": self.seed}
-        description |= {"evaluates": self.evaluates, "in_float64": self.in_float64}
-        description |= {"gradients": self.cotangent_seed if self.mode == "gradients" else None}
+        state = [name.removeprefix("state ") for name in names if name.startswith("state ")]
+        description = {"skeleton": self.skeleton, "evaluates": self.evaluates, "in_float64": self.in_float64}
+        description |= {"gradients": self.mode == "gradients"}  # Child.calls() puts the seed of the cotangents here
         description |= {"resets": problem.remembers, "is_random": problem.is_random, "expected": None, "state": None}
         # A timed reference gets the description of the results too. Otherwise the two children could send different
         # numbers of results while a clock runs.
         if is_reference and timed and self.expected is not None:
-            description |= {"expected": self.expected, "outline": self.outline, "aliases": self.aliases}
+            description |= {"expected": self.expected, "aliases": self.aliases, "state": state}
         if not is_reference:
-            description |= {"expected": self.expected_of_solution, "outline": self.outline, "aliases": self.aliases}
-            description |= {"state": [name.removeprefix("state ") for name in names if name.startswith("state ")]}
+            description |= {"expected": self.expected_of_solution, "aliases": self.aliases, "state": state}
         return description
 
     @property
@@ -240,14 +238,16 @@ class AnyCall(Call):
         """Returns the entries of `expected` by which the solution is judged.
 
         The solution's module may keep parameters of its own, with other names, shapes or values. Then the entries for
-        the module's state and for gradients of parameters are left out.
+        gradients of parameters are left out. So are entries of the state for which the module has no tensor of the same
+        name and shape.
         """
         expected = self.expected
         if not self.run.problem.fits:
+            unshared = {f"state {name}" for name in self.run.problem.state.keys() - self.run.problem.shared}
             expected = [
                 result
-                for result in without_state(expected)
-                if not result[0].startswith("d ") or result[0].startswith("d input ")
+                for result in expected
+                if result[0] not in unshared and (not result[0].startswith("d ") or result[0].startswith("d input "))
             ]
         return expected
 
@@ -259,6 +259,7 @@ class Products:
     """Defines a problem of judge/measures.py: a matrix product or the triangular inverse."""
 
     measures_first = never_varies = False
+    changed_inputs = ()  # no reference of a product changes an input
     foreign_options = {
         "set": "--size is accepted",
         "gradients": "they are judged anyhow, unless --forward-only is given",
@@ -658,6 +659,8 @@ class Anything:
         self.constructor = None  # the seed with which the present modules were constructed
         self.has_solution = False  # whether the solution's module has been constructed
         self.fits = False  # whether the solution's module has the reference's parameters
+        self.shared = set()  # the names of tensors that the solution's module has in the same shape
+        self.changed_inputs = set()  # the numbers of the inputs that the reference has changed so far
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
         self.is_random = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
         self.loosened, self.ties, self.unused, self.without_truth = set(), 0, {}, set()
@@ -665,6 +668,7 @@ class Anything:
         # whether the inputs are the file's own. Each value lists the different looks that have been seen.
         self.looks = collections.defaultdict(list)
         self.known = {}  # for each mode, a call with the file's own inputs that the reference has answered
+        self.changed_state = collections.defaultdict(list)  # by mode, the entries of the state that a call changes
         self.call = functools.partial(AnyCall, run)
 
     # ---- Names and descriptions. ----
@@ -726,6 +730,7 @@ class Anything:
         example if its constructor scales them.
         """
         answer = self.construct_with(self.state if self.copies else {})
+        self.shared = {*map(str, answer.get("shared") or ())}
         self.fits, is_same = answer.get("fits") is True, answer.get("is_same")
         is_first, self.has_solution = not self.has_solution, True
         if not is_first or not self.state:
@@ -744,6 +749,10 @@ class Anything:
                 detail = "the solution has the reference's, because it is wrong with its own; KernelBench gives it none"
         if detail:
             self.run.report.check("parameters", "note", detail)
+        changed = [name.removeprefix("state ") for name, _, _ in self.changed_state["forward"]]
+        if lacking := ", ".join(sorted({*changed} - self.shared)):
+            detail = f"the reference's calls change {lacking}; the solution has no tensor of this name and shape, so "
+            self.run.report.check("state", "note", detail + "none is compared")
 
     def construct_with(self, state):
         """Makes the solution construct its module, and copy the tensors of `state` if they fit. Returns its answer."""
@@ -881,9 +890,31 @@ class Anything:
         calls = [self.call(name, mode) for name in names]
         for call in calls:
             known = self.known[mode]
-            call.expected = without_state(known.expected)
-            call.outline, call.aliases = known.outline, known.aliases
+            call.expected, call.outline, call.aliases = known.expected, known.outline, known.aliases
+        self.expect_state_last(calls)
         return calls
+
+    def expect_state_last(self, calls):
+        """Makes the last one of these timed calls, and no other, report the state that the calls leave."""
+        for call in calls:
+            call.expected = without_state(call.expected)
+        calls[-1].expected += self.changed_state[calls[-1].mode]
+
+    def wrong_state(self, calls, state):
+        """Returns what is wrong with the state that timed calls have left, or an empty string.
+
+        The state is that of the solution's module after the last call. The reference makes the same calls one after the
+        other, because its state depends on all of them.
+        """
+        calls = [copy.copy(call) for call in calls]
+        self.expect_state_last(calls)
+        *_, expected = self.run.requests.send(self.run.reference, calls, timed=True)[0]
+        for name, X in state.items() if isinstance(expected, dict) else ():
+            truth = generic.Truth(expected[name])
+            worst, bound = truth.worst(X), truth.bound(0.0)
+            if not worst[0] <= bound:
+                return self.explain(f"{name} after {len(calls)} calls", truth, X, expected[name], worst, bound)
+        return ""
 
     # ---- Truths and bounds. ----
 
@@ -895,6 +926,8 @@ class Anything:
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
+        if state := [result for result in answer["kinds"] if result[0].startswith("state ")]:
+            self.changed_state[call.mode] = state
         look = without_state(answer["kinds"]), answer["outline"]
         if look not in looks:
             looks.append(look)
@@ -909,6 +942,7 @@ class Anything:
         """
         if is_reference:
             call.after[number] = after.clone()
+            self.changed_inputs.add(number)
             return ""
         if number not in call.after:
             self.run.requests.send(self.run.reference, [call])

@@ -19,9 +19,10 @@ ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of thes
 def split(value, results_on=None):
     """Returns the tensors of a value, in order, and its skeleton. Raises TypeError for types that are not accepted.
 
-    `results_on` is None for arguments. For results it is the device on which Python's floats become float64 tensors,
-    because the judge compares them like tensors. In arguments, a tensor that occurs twice has one index. In results it
-    has two, so that it makes no difference whether a file returns one tensor twice or two equal tensors.
+    `results_on` is None for arguments. For results it is the device on which Python's numbers become tensors of bool,
+    int64 or float64, because the judge compares them like tensors. In arguments, a tensor that occurs twice has one
+    index. In results it has two, so that it makes no difference whether a file returns one tensor twice or two equal
+    tensors.
     """
     tensors = []
     return tensors, _skeleton(value, tensors, results_on, {})
@@ -36,9 +37,13 @@ def _skeleton(value, tensors, results_on, known):
     def inner(part):
         return _skeleton(part, tensors, results_on, known)
 
-    if results_on is not None and type(value) is float:
-        value = torch.tensor(value, dtype=torch.float64, device=results_on)
-    if isinstance(value, torch.Tensor):
+    if results_on is not None and isinstance(value, (bool, int, float)):
+        # The methods of int and float convert a number of a subclass, and execute none of the subclass's code.
+        if not isinstance(value, bool):
+            value = int.__int__(value) if isinstance(value, int) else float.__float__(value)
+        dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(value)]
+        value = torch.tensor(value, dtype=dtype, device=results_on)
+    if issubclass(type(value), torch.Tensor):  # isinstance() would also accept an object that lies about its class
         is_argument = results_on is None
         if is_argument and id(value) in known:
             return known[id(value)]

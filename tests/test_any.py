@@ -262,8 +262,8 @@ def test_an_error_of_the_reference_is_the_references(capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("few")
-def test_what_the_solution_is_told_does_not_tell_its_inputs(capsys, tmp_path):
-    """A solution that knew the seed of get_inputs() could compute before its clock runs."""
+def test_the_solution_is_told_no_seed_before_its_clock_runs(capsys, tmp_path):
+    """A solution that knew the seed of get_inputs() could compute earlier, and so could one that knew the seed of its generators."""
     solution = """
 import sys
 
@@ -280,10 +280,7 @@ def numbers(value):
 
 
 def prepare(self, calls, **others):
-    Child.guesses = []
-    for seed in numbers(calls):
-        torch.manual_seed(seed)
-        Child.guesses += [get_inputs()[0]]
+    Child.told = numbers(calls)
     return real(self, calls=calls, **others)
 
 
@@ -292,7 +289,7 @@ Child.prepare = prepare
 
 class ModelNew(Model):
     def forward(self, x):
-        assert Child.guesses and not any(torch.equal(x, guess) for guess in Child.guesses), "known before"
+        assert not Child.told, "known before"
         return torch.tanh(x)
 """
     status, out, err = run(capsys, tmp_path, PLAIN, solution)
@@ -324,6 +321,19 @@ LAZY_DICT = """    class Lazy(dict):
             dict.__setitem__(self, "y", torch.tanh(x))
             return dict.__iter__(self)
     return Lazy(y=x)"""
+LAZY_TENSOR = """    class Lazy(torch.Tensor):
+        def resolve_conj(self):
+            return torch.tanh(self.as_subclass(torch.Tensor))
+    return x.as_subclass(Lazy)"""
+LIAR = """    class Liar:
+        __class__ = property(lambda self: torch.Tensor)
+        def resolve_conj(self):
+            return torch.tanh(x)
+    return Liar()"""
+LAZY_NUMBER = """    class Lazy(int):
+        __str__ = __int__ = __index__ = lambda self: int(x.abs().max() * 100)
+    return torch.tanh(x), Lazy(0)"""
+NUMBER = "    class Number(float):\n        pass\n    return torch.tanh(x), Number(x.abs().max())"
 DRIFTS = """    self.drift = getattr(self, "drift", -1) + 1
     return torch.tanh(x) + self.drift"""
 OWN_GENERATOR = """    if not hasattr(self, "own"):
@@ -347,6 +357,10 @@ CONVICTED = {
     "a seed": ("    return torch.tanh(x)", RANDN, "    torch.manual_seed(0)\n    return torch.tanh(x)"),
     "a list that computes later": ("    return [torch.tanh(x)]", RANDN, LAZY),
     "a dict that computes later": ('    return {"y": torch.tanh(x)}', RANDN, LAZY_DICT),
+    "a tensor that computes later": ("    return torch.tanh(x)", RANDN, LAZY_TENSOR),
+    "an object that lies about its class": ("    return torch.tanh(x)", RANDN, LIAR),
+    "a whole number that computes later": ("    return torch.tanh(x), int(x.abs().max() * 100)", RANDN, LAZY_NUMBER),
+    "another truth value": ("    return torch.tanh(x), bool(x[0, 0] > 0)", RANDN, "    return torch.tanh(x), True"),
     "an emptied list": ("    return sum(x)", f"[{RANDN}]", "    y = sum(x)\n    x.clear()\n    return y"),
 }
 HOLDS = {
@@ -357,7 +371,10 @@ HOLDS = {
     "unique": ("    return torch.unique(1 + x * 1e-6)", "[torch.randn(600, 50)]", ""),
     "channels last": ("    return x * 2", "[torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)]", "    return x + x"),
 }
+HOLDS["a number of a subclass"] = ("    return torch.tanh(x), float(x.abs().max())", RANDN, NUMBER)
 HOLD_TIMED = {
+    "in place": ("    torch.tanh_(x)", RANDN, "    x.copy_(torch.tanh(x))"),
+    "a whole number and a truth value": ("    return torch.tanh(x), int(x.abs().max() * 100), bool(x[0, 0] > 0)", RANDN, ""),
     "Python's generator": ("    import random\n    return torch.tanh(x) * random.random()", RANDN, ""),
     "a value that few inputs have": ("    return torch.tanh(x), bool(x.abs().max() < 30)", RANDN, ""),
     "a shape by values": ("    return x[x > 30]", RANDN, ""),
@@ -401,6 +418,129 @@ def test_an_odd_reference_that_cannot_be_judged_is_named(name, capsys, tmp_path)
     *row, told = NO_VERDICT[name]
     status, out, err = odd(capsys, tmp_path, *row, timing=name == "shapes that vary")
     assert status == 2 and told in err and "judge itself failed" not in err, out + err
+
+
+STATE = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(50))
+
+    def forward(self, x):
+        self.total.mul_(0.9).add_(x.sum(0))
+        return torch.tanh(x)
+
+
+def get_inputs():
+    return [torch.randn(6, 50)]
+"""
+NOTHING_ADDED = """
+class ModelNew(Model):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("more", torch.zeros(1))
+
+    def forward(self, x):
+        return torch.tanh(x)
+"""
+ADDED_WHEN_ASKED = """
+class ModelNew(Model):
+    def forward(self, x):
+        self.last = x.clone()
+        return torch.tanh(x)
+
+    def state_dict(self, *arguments, **options):
+        if hasattr(self, "last"):
+            Model.forward(self, self.last)
+        return super().state_dict(*arguments, **options)
+"""
+UNTIMED = """
+import sys
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        frame = sys._getframe()
+        while not hasattr(frame.f_locals.get("self"), "timed"):
+            frame = frame.f_back
+        return super().forward(x) if not frame.f_locals["self"].timed else UNCHANGED
+"""
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("timing", [False, True])
+@pytest.mark.parametrize("solution", [NOTHING_ADDED, ADDED_WHEN_ASKED], ids=["nothing_added", "added_when_asked"])
+def test_the_state_has_to_change_as_the_references(timing, solution, capsys, tmp_path):
+    status, out, err = run(capsys, tmp_path, STATE, f"import torch\n{solution}", timing=timing)
+    assert status == 1 and "state total" in out.splitlines()[-1], out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_the_state_that_timed_calls_leave_is_compared(capsys, tmp_path):
+    status, out, err = run(capsys, tmp_path, STATE, SAME, timing=True)
+    assert status == 0, out + err
+    solution = "import torch\n" + UNTIMED.replace("UNCHANGED", "torch.tanh(x)")
+    status, out, err = run(capsys, tmp_path, STATE, solution, timing=True)
+    assert status == 1 and "timed calls: worst element state total" in out.splitlines()[-1], out + err
+
+
+@pytest.mark.usefixtures("few")
+def test_the_inputs_that_timed_calls_change_are_compared(capsys, tmp_path):
+    """A reference that returns nothing changes its inputs."""
+    reference = PLAIN.replace("return torch.tanh(x)", "torch.tanh_(x)")
+    status, out, err = run(capsys, tmp_path, reference, "import torch\n" + UNTIMED.replace("UNCHANGED", "None"), timing=True)
+    assert status == 1 and "timed calls: input 0 is not modified" in out.splitlines()[-1], out + err
+    later = """
+import sys
+
+Child = sys.modules["__main__"].Child
+real = Child.inspect
+
+
+def inspect(self):
+    for operands in self.operands:
+        torch.tanh_(operands[0])
+    return real(self)
+
+
+Child.inspect = inspect
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        pass
+"""
+    status, out, err = run(capsys, tmp_path, reference, f"import torch\n{later}")
+    assert status == 1 and "is not modified" in out.splitlines()[-1], out + err
+
+
+KEEPS = {
+    "an expanded tensor": ("torch.ones(1).expand(1 << 16)", "torch.tanh(x * self.kept[:50])"),
+    "a sparse tensor": ("torch.eye(50).to_sparse_csr()", "torch.tanh((self.kept @ x.T).T)"),
+    "a frozen module": ("torch.jit.freeze(torch.jit.script(torch.nn.Tanh()).eval())", "self.kept(x)"),
+}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("kept", KEEPS)
+def test_a_module_may_keep(kept, capsys, tmp_path):
+    made, result = KEEPS[kept]
+    solution = f"""import torch
+
+
+class ModelNew(Model):
+    def __init__(self):
+        super().__init__()
+        self.kept = {made}
+
+    def forward(self, x):
+        return {result}
+"""
+    status, out, err = run(capsys, tmp_path, PLAIN, solution)
+    assert status == 0, out + err
 
 
 @pytest.mark.usefixtures("few")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import check
 from judge import generic, measures, modules, problems, settings, values
 
 CPU = torch.device("cpu")
@@ -63,7 +64,8 @@ def test_structures_are_told_apart_but_for_lists_and_tuples():
         return values.outline(values.split(value, results_on=CPU)[1])
 
     assert outline((x, [x, 2.5])) == outline([x, (x, 3.5)]) == "(tensor, (tensor, tensor))"
-    assert outline({"a": x, "b": 1}) == outline({"b": 1, "a": x}) != outline({"a": x, "b": 2})
+    assert outline({"a": x, "b": 1}) == outline({"b": 2, "a": x}) == "{'a': tensor, 'b': tensor}"  # numbers are compared like tensors
+    assert outline({"a": x, "b": "1"}) == outline({"b": "1", "a": x}) != outline({"a": x, "b": "2"})
     assert outline(x) != outline([x])
 
 
@@ -370,3 +372,10 @@ def test_a_fingerprint_differs_where_one_element_does(dtype):
 def test_whole_numbers_have_the_whole_range():
     drawn = generic.Changes(3, CPU).whole(torch.empty(1000), -8, 8)
     assert drawn.unique().tolist() == [*range(-8, 9)]
+
+
+def test_where_a_tensor_ends():
+    X = torch.ones(8, 8)
+    ends = [check.end_of(Y) - X.data_ptr() for Y in (X, X[:, 1], X.T, torch.as_strided(X, (1 << 20,), (0,)))]
+    assert ends == [256, 4 + 7 * 32 + 4, 256, 4]
+    assert check.end_of(X[:0]) == X[:0].data_ptr()
