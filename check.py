@@ -247,8 +247,8 @@ def is_exhausted(error, cuda):
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-# Each key is a pattern for the text of an error. Its value names what the machine lacks if the pattern matches. There \1
-# stands for the pattern's first group.
+# Each key is a pattern for the text of an error. Its value names what the machine lacks if the pattern matches. In the
+# value, \1 stands for the pattern's first group.
 MISSING = {
     r"No module named '?([\w.]+)": r"the package \1",
     r"CUDA_HOME environment variable is not set|nvcc'?: (command )?(not found|No such file)|No such file.*nvcc'": (
@@ -470,7 +470,7 @@ class Child:
 
     def settings_left_changed(self):
         """Returns the settings that the calls since the last prepare() have left changed."""
-        changed = self.grad_mode_changes + ([] if self.player.seeds_itself else self.generators.changes())
+        changed = self.grad_mode_changes + ([] if self.player.seeds_itself else self.generators.repeats())
         self.grad_mode_changes = []
         self.player.reset()
         if self.prepared_settings is not None:
@@ -597,7 +597,8 @@ class Child:
         if kinds is None:
             kinds = [[name, name_of(X.dtype), list(X.shape)] for name, X in results.items()]
         wrong, aliases = self.compare_kinds(call, kinds, results, operands)
-        return {"kinds": kinds, "outline": outline, "aliases": aliases} | ({"wrong": wrong} if wrong else {})
+        answer = {"kinds": kinds, "outline": outline, "aliases": aliases}
+        return answer | ({"wrong": wrong} if wrong else {"returns_tensor": self.player.returns_tensor(number)})
 
     def compare_kinds(self, call, kinds, results, operands):
         """Compares the results of a call with `kinds`, the names, dtypes and shapes that they should have.
@@ -1197,22 +1198,19 @@ class Requests:
             self.wait_for_fast_memory()
         if waits_for_memory or run.cuda and not is_reference:
             self.wait_for_a_quiet_gpu()
-        call_answers, results, inputs_after, seconds = self.time(contender, calls, call_descriptions, prepare_answer, limit)
+        timed_answer = self.time(contender, calls, call_descriptions, prepare_answer, limit)
+        call_answers, results, inputs_after, seconds = timed_answer
         self.inspect(contender, calls, call_descriptions, call_answers, results, limit)
         most_opened = 2 * (len(tensors) + sum(len(found) for found in results.values() if isinstance(found, dict)))
         # A few opened allocations are kept, because later results may lie in them again.
         if run.cuda and len(contender.gpu.opened) > most_opened:
             contender.gpu.close()
-        # A reference that returns nothing works in place, so the solution has to change the same inputs.
-        in_place = [] if is_reference else [call for call in calls if call.expected == []]
-        for piece in run.choices.in_pieces([call for call in in_place if not call.after]):
+        in_place = [] if is_reference else [call for call in calls if call.works_in_place and not call.after]
+        for piece in run.choices.in_pieces(in_place):  # the reference says what becomes of the inputs
             self.send(run.reference, piece)
         for n, (call, call_operands, places) in enumerate(zip(calls, operands, inputs, strict=True)):
-            after = [
-                inputs_after[n, number] if (n, number) in inputs_after else contender.input_at(place, prepare_answer, X.dtype)
-                for number, (X, place) in enumerate(zip(call_operands, places, strict=True))
-            ]
-            results[n] = self.changed_input(contender, call, call_operands, places, after) or results[n]
+            wrong = self.changed_input(contender, call, call_operands, places, prepare_answer, inputs_after[n])
+            results[n] = wrong or results[n]
             if is_reference and isinstance(results[n], str) and not call.is_optional:
                 raise contender.fault(f" is wrong{' in a timed call (see --no-timing)' if timed else ''}: {results[n]}")
         return [results[n] for n in range(len(calls))], seconds
@@ -1240,24 +1238,24 @@ class Requests:
         """Makes the child run the calls.
 
         Returns four things: the child's answer for each call, which tells where the results lie; a dict of the results
-        by call number; a dict of inputs after the calls, by call number and input number; and the time in seconds by
-        the judge's clock. The inputs are those that calls without a result change. They are read here, since nothing
-        else of such a call has to be complete.
+        by call number; for each call, a dict of inputs after the call by input number; and the time in seconds by the
+        judge's clock. For a call that returns no tensor, these are the inputs that the reference changes. They are read
+        here because they are the call's only result.
         """
         seeds = {"seeds": [call.seeds for call in calls]} if calls[0].seeds else {}
         start_time = time.perf_counter()
         call_answers = contender.ask("calls", limit, **seeds).get("calls")
         if not isinstance(call_answers, list) or len(call_answers) != len(calls):
             raise contender.fault("'s process does not answer for each call")
-        seconds, results, inputs_after = time.perf_counter() - start_time, {}, {}
+        seconds, results, inputs_after = time.perf_counter() - start_time, {}, [{} for _ in calls]
         # The results are read in random order. All of them have to be complete, because any can be read first.
         for n in self.run.random.sample(range(len(calls)), len(calls)):
             kinds = call_descriptions[n]["expected"]
             results[n] = self.take(contender, calls[n], kinds, call_answers[n])
-            for number in self.run.problem.changed_inputs if kinds == [] else ():
+            for number in self.run.problem.changed_inputs if calls[n].works_in_place else ():
                 place = call_descriptions[n]["inputs"][number]
                 X = contender.input_at(place, prepare_answer, getattr(torch, place[-1]))
-                inputs_after[n, number] = X.clone()
+                inputs_after[n][number] = X.clone()
             self.wait()
             if self.run.cuda and len(results) == 1:  # on a GPU the clock runs until the first result has been read
                 seconds = time.perf_counter() - start_time
@@ -1310,24 +1308,25 @@ class Requests:
                 call.missing = printable(answer.get("missing", ""))
             elif is_none:
                 results[n] = None
-            elif is_reference:
+            elif is_reference and kinds is None:
                 self.run.problem.learn(call, answer)
-                if kinds is None:
-                    kinds = answer["kinds"]
-                    results[n] = self.take(contender, call, kinds, call_answers[n])
+                kinds = answer["kinds"]
+                results[n] = self.take(contender, call, kinds, call_answers[n])
             if isinstance(results[n], dict):
                 spoiled = self.take(contender, call, kinds, call_answers[n], spoils=True)
                 results[n] = spoiled if isinstance(spoiled, str) else results[n]
 
-    def changed_input(self, contender, call, operands, places, inputs_after):
+    def changed_input(self, contender, call, operands, places, prepare_answer, known):
         """Returns what is wrong with the inputs after a call, or an empty string.
 
-        If several inputs are wrong, the last one is reported.
+        If several inputs are wrong, the last one is reported. `known` has the inputs that time() has read, by number.
         """
         wrong, is_reference = "", contender is self.run.reference
-        for number, (X, place, after) in enumerate(zip(operands, places, inputs_after, strict=True)):
-            before = X.expand(place[0])
-            has_to_change = not (is_reference or call.expected) and number in call.after
+        for number, (X, place) in enumerate(zip(operands, places, strict=True)):
+            before, after = X.expand(place[0]), known.get(number)
+            if after is None:
+                after = contender.input_at(place, prepare_answer, X.dtype)
+            has_to_change = not is_reference and call.works_in_place and number in call.after
             if has_to_change or first_difference(before, after):
                 wrong = self.run.problem.modified(call, number, before, after, is_reference) or wrong
         return wrong
@@ -1495,8 +1494,6 @@ MOST_CALLS = {"cuda": 256, "cpu": 512}  # the most calls in one request
 # The relative difference that is allowed between the child's clock and the judge's. The first number is added to the
 # difference that requests to the reference show. The second number limits the sum.
 TOLERANCE = (0.02, 0.07)
-
-
 TOO_NOISY = 1.5  # no ratio is certified if the reference takes more than this many times as long as at its best
 
 
@@ -1690,8 +1687,8 @@ class Stopwatch:
         run, mode_name = self.run, TIMED[self.mode]
         run.report.progress(f"timing, {mode_name}")
         times = run.report.timings[self.mode] = self.compare(*self.measure(run.reference, run.solution))
-        # There is no ratio if the times are too noisy or too short. With --seed there is none, because a solution that knew
-        # the seed could have prepared its results.
+        # There is no ratio if the times are too noisy or too short. With --seed there is none, because a solution that
+        # knew the seed could have prepared its results.
         if run.options.seed is not None or times["noisy"] or times["too_short"]:
             times["ratio"] = None
         text = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"

@@ -150,7 +150,7 @@ class Bench:
         return load(self.solution_file)
 
     def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
-        """Returns A and B, drawn from one of check.py's distributions, which `inputs` names. Triangular matrices hold zeros outside their
+        """Returns A and B, drawn from one of the judge's distributions, which `inputs` names. Triangular matrices hold zeros outside their
         triangle, because the reference reads whole matrices."""
         draw = measures.Draw(self.seed, inputs, torch.device(self.device))
         return [measures.PRODUCTS[problem].keep(V.to(dtype)) for V in measures.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
@@ -174,7 +174,7 @@ class Bench:
                 skipped[name] = str(reason)
         return calls, skipped
 
-    def path_of(self, A, B, problem="lower"):
+    def explain(self, A, B, problem="lower"):
         """Returns a dict whose "path" names the kernel that computes this product. On a GPU it is what the solution's `explain` returns."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
 
@@ -334,7 +334,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
     with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), tf32_context:
         A, B = bench.inputs(kind, *shapes, dtype, inputs)
         calls = bench.sides(A, B, problem=kind)
-        chosen, forced = bench.path_of(A, B, kind), os.environ.get("TRIL_MATMUL_PATH", "auto")
+        chosen, forced = bench.explain(A, B, kind), os.environ.get("TRIL_MATMUL_PATH", "auto")
         if A.is_cuda and forced not in ("auto", chosen.get("path")):
             raise RuntimeError(f"the {forced} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
@@ -586,7 +586,7 @@ def suite_determinism(bench, record):
     for (N, runs), inputs in itertools.product(sizes, ("uniform", "normal", "lognormal, sigma 3")):
         with record.row(f"determinism {N} {inputs}") as fail:
             A, B = bench.inputs("lower", (N, N), (N, N), inputs=inputs)
-            path, first = bench.path_of(A, B).get("path"), model(A, B).view(torch.int32)
+            path, first = bench.explain(A, B).get("path"), model(A, B).view(torch.int32)
             different = int(sum((model(A, B).view(torch.int32) != first).any() for _ in range(runs)))
             record.add({"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": different})
             if different:

@@ -271,7 +271,7 @@ def largest_error(results, expected):
     return max(relative_error(result, expectation) for result, expectation in zip(results, expected, strict=True))
 
 
-def print_rows(what, alone, together, error, device):
+def measure_rows(what, alone, together, error, device):
     """Measures two rows of the table, prints them on rank 0 and returns them. The first row is for the forward pass, and the second one is
     for forward and backward. Each row compares the time on one device with the time on all devices."""
     rows = []
@@ -292,7 +292,7 @@ def batches(mesh, shape, device):
     alone = lambda: tril_matmul(A, B), lambda: with_gradients(tril_matmul, A, B, G=G)
     together = lambda: tril_matmul(a, b), lambda: with_gradients(tril_matmul, a, b, G=g)
     error = largest_error([T.full_tensor() for T in together[1]()], exact(A, B, G))
-    return print_rows(f"{' x '.join(map(str, shape))}, batch", alone, together, error, device)
+    return measure_rows(f"{' x '.join(map(str, shape))}, batch", alone, together, error, device)
 
 
 def columns(mesh, N, folds, device):
@@ -311,7 +311,7 @@ def columns(mesh, N, folds, device):
     results = unfold(C.full_tensor(), world, folds), dA.full_tensor(), unfold(dB.full_tensor(), world, folds)
     error = largest_error(results, exact(A, B, G))
     del C, dA, dB, results  # frees memory: a float32 matrix of 32768 x 32768 takes 4.3 GB
-    rows = print_rows(f"{N} x {N}, columns", alone, together, error, device)
+    rows = measure_rows(f"{N} x {N}, columns", alone, together, error, device)
     buffer = torch.zeros_like(A)
     all_reduce_ms = slowest(lambda: dist.all_reduce(buffer), device)
     rows[-1]["all_reduce_ms"] = all_reduce_ms

@@ -105,35 +105,80 @@ def construct(make, arguments, seed, device):
         return make(*arguments).to(device)
 
 
+# A subclass of Module may define __dict__, named_modules() or a dict of its own, and could compute the module's state
+# when the judge asks for it. So the functions below execute no code of a subclass.
+ATTRIBUTES = torch.nn.Module.__dict__["__dict__"]
+# The classes that modules of torch.jit have in place of a dict.
+SCRIPTED = [getattr(torch.jit._script, name, None) for name in ("OrderedDictWrapper", "OrderedModuleDict")]
+
+
+def attributes(module):
+    return ATTRIBUTES.__get__(module)
+
+
+def items_of(store):
+    """Returns the names and values in a module's dict of parameters, buffers, submodules or attributes."""
+    if issubclass(type(store), dict):
+        return list(dict.items(store))
+    return list(store.items()) if type(store) in SCRIPTED else []
+
+
+def get_of(store, name):
+    if issubclass(type(store), dict):
+        return dict.get(store, name)
+    with contextlib.suppress(KeyError):
+        return store[name]
+
+
+def modules_of(model, path=""):
+    """Yields the path of each submodule, and the module. A submodule with two paths comes twice."""
+    if issubclass(type(model), torch.nn.Module):
+        yield path, model
+        for name, module in items_of(get_of(attributes(model), "_modules")):
+            yield from modules_of(module, f"{path}.{name}".lstrip("."))
+
+
+def tensors_of(module):
+    """Yields the store, the name and the tensor for each parameter and each buffer of a module."""
+    for stores in ("_parameters", "_buffers"):
+        store = get_of(attributes(module), stores)
+        for name, X in items_of(store):
+            if issubclass(type(X), torch.Tensor):
+                yield store, name, X
+
+
 class Snapshot:
     """Keeps copies of a module's tensors (parameters, buffers, plain attributes) and its training modes."""
 
     def __init__(self, model):
-        named = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
+        named = {}  # has each module once, with its first path
+        for path, module in modules_of(model):
+            named.setdefault(id(module), (path, module))
         # A frozen module of torch.jit has no mode.
-        self.modes = [(module, module.training) for module in named.values() if hasattr(module, "training")]
+        self.modes = [(module, module.training) for _, module in named.values() if hasattr(module, "training")]
         self.entries, self.changing = [], set()  # `changing` has the names of tensors that were found changed
-        for path, module in named.items():
-            for store in (module._parameters, module._buffers, vars(module)):
-                for name, tensor in store.items():
-                    if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                        full_name = f"{path}.{name}".lstrip(".")
-                        self.entries.append((full_name, store, name, tensor, tensor.detach().clone()))
+        for path, module in named.values():
+            own = attributes(module)
+            found = [(own, name, X) for name, X in items_of(own) if issubclass(type(X), torch.Tensor)]
+            for store, name, tensor in [*tensors_of(module), *found]:
+                if tensor.layout == torch.strided:
+                    full_name = f"{path}.{name}".lstrip(".")
+                    self.entries.append((full_name, store, name, tensor, tensor.detach().clone()))
 
     def restore(self, evaluates=False):
         """Restores tensors and modes. If `evaluates` is True, all modes are as after eval() instead."""
         for module, training in self.modes:
             module.training = training and not evaluates
         for full_name, store, name, tensor, copy in self.entries:
-            if store.get(name) is not tensor or is_other(tensor, copy) or not torch.equal(tensor, copy):
+            if get_of(store, name) is not tensor or is_other(tensor, copy) or not torch.equal(tensor, copy):
                 self.changing.add(full_name)
                 self.restore_entry(store, name, tensor, copy)
 
     def restore_changing(self):
         """Restores those tensors that restore() has found changed before.
 
-        Nothing is compared, because this is done while a clock runs. A comparison of all parameters would take time for
-        a module that has them as attributes, and none for a module that hides them.
+        Nothing is compared, because a clock runs. Comparing all tensors would slow down modules whose tensors the
+        snapshot sees, and favour modules that hide them.
         """
         for full_name, store, name, tensor, copy in self.entries:
             if full_name in self.changing:
@@ -151,7 +196,7 @@ class Snapshot:
         """Returns the tensors that have changed since the snapshot, by name. A tensor that was removed is None."""
         changed = {}
         for full_name, store, name, _, copy in self.entries:
-            tensor = store.get(name)
+            tensor = get_of(store, name)
             if tensor is None or is_other(tensor, copy) or not torch.equal(tensor, copy):
                 changed[full_name] = tensor
         return changed
@@ -162,18 +207,13 @@ def is_other(tensor, copy):
 
 
 def state_of(model):
-    """Returns the tensors of a module's state_dict by name.
-
-    They are read where the module keeps them, because a solution's state_dict() could compute them only here.
-    """
+    """Returns the tensors of a module's state_dict by name."""
     state = {}
-    if isinstance(model, torch.nn.Module):
-        for path, module in torch.nn.Module.named_modules(model, remove_duplicate=False):
-            transient = getattr(module, "_non_persistent_buffers_set", ())
-            for store in (module._parameters, module._buffers):
-                for name, X in store.items():
-                    if isinstance(X, torch.Tensor) and name not in transient:
-                        state[f"{path}.{name}".lstrip(".")] = X.detach()
+    for path, module in modules_of(model):
+        transient = get_of(attributes(module), "_non_persistent_buffers_set") or ()
+        for _, name, X in tensors_of(module):
+            if name not in transient:
+                state[f"{path}.{name}".lstrip(".")] = X.detach()
     return state
 
 
@@ -252,17 +292,16 @@ class Runner:
     def __init__(self, make, arguments, seed, device, state=None, wide=False):
         """Constructs the module.
 
-        `shared` will list those names in `state` of which this module has a tensor of the same shape.
-
-        `state` has tensors of the reference's module, which are copied if names and shapes fit. If `wide` is True, the
+        `state` has tensors of the reference's module, which are copied if names and shapes fit. `self.shared` lists the
+        names in `state` for which this module has a tensor of the same shape and dtype. If `wide` is True, the
         module and its calls use float64.
         """
         self.device, self.wide = device, wide
         self.model = construct(make, arguments, seed, device)
         self.is_same = state is not None and has_state(self.model, state)
         self.fits = state is not None and load_state(self.model, state)
-        own_shapes = {name: X.shape for name, X in state_of(self.model).items()}
-        self.shared = [name for name, X in (state or {}).items() if own_shapes.get(name) == X.shape]
+        own = {name: (X.shape, X.dtype) for name, X in state_of(self.model).items()}
+        self.shared = [name for name, X in (state or {}).items() if own.get(name) == (X.shape, X.dtype)]
         if wide:
             widen(self.model)
         self.before = Snapshot(self.model)

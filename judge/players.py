@@ -14,6 +14,8 @@ it, and splits its results into tensors. A player has these members.
     parts(number, answer)
                       Returns the outline of an answer (see judge/values.py) and its tensors by name. The outline is
                       None for a product. Both are None if there is no answer.
+    returns_tensor(number)
+                      Tells whether the result of a call, which parts() has split, has a tensor apart from its numbers.
     state()           Returns the tensors of the module's state_dict by name, or an empty dict.
     kept()            Returns the module's tensors that the player restores before later calls. A solution's result may
                       lie in their memory only if the reference's result does.
@@ -29,7 +31,7 @@ import contextlib
 import torch
 
 from judge.modules import Reference, Runner, seed_all, state_of
-from judge.values import join, outline, places, split
+from judge.values import has_tensor, join, outline, places, split
 
 LAYOUTS = (  # the memory layouts of dC, indexed by way // 2; GRADIENTS of judge/measures.py explains `way`
     lambda G: G,
@@ -142,6 +144,9 @@ class ProductPlayer:
                 X.grad = None
         return C, *grads
 
+    def returns_tensor(self, number):
+        return True
+
     def parts(self, number, answer):
         if is_leaf_with_gradient(answer[0]):
             raise TypeError("it is a leaf that requires a gradient, as nothing computed from the inputs is")
@@ -184,7 +189,7 @@ class AnyPlayer:
         return [tensor for _, _, _, tensor, _ in self.runner.before.entries]
 
     def prepare(self, calls, operand, timed, training, inference):
-        self.calls, self.timed = calls, timed
+        self.calls, self.timed, self.skeletons = calls, timed, {}
         self.operands = [[operand(False, *place) for place in call["inputs"]] for call in calls]
         self.arguments = [join(call["skeleton"], operands) for call, operands in zip(calls, self.operands, strict=True)]
         torch.set_grad_enabled(False)  # KernelBench calls modules under no_grad
@@ -200,11 +205,11 @@ class AnyPlayer:
         # begin() restores the module's state and seeds the generators. If `resets` is true, results of the reference
         # depend on earlier calls, and the state is restored before each call. Otherwise a timed request restores
         # nothing here, because prepare() has done that. An untimed request restores the state before its first call. It
-        # also does so before each other call, except if call["state"] is []. This is the case for the solution if calls
-        # of the reference change no state. For the reference, call["state"] is None.
+        # also does so before each other call if call["restores"] is true. It is false for the solution as long as no
+        # call of the reference has changed state.
         if self.timed and call["resets"]:
             self.runner.begin_timed(call["seed"])
-        elif call["resets"] or not self.timed and (number == 0 or call["state"] != []):
+        elif call["resets"] or not self.timed and (number == 0 or call["restores"]):
             self.runner.begin(call["seed"], call["evaluates"])
         elif call["is_random"] or not self.timed:
             seed_all(call["seed"])
@@ -234,6 +239,9 @@ class AnyPlayer:
             raise RuntimeError(f"the call changes {', '.join(sorted(unexpected))}, which the reference's does not")
         return self.copies_of_state(runner, wanted)
 
+    def returns_tensor(self, number):
+        return has_tensor(self.skeletons[number])
+
     def copies_of_state(self, runner, names):
         state = state_of(runner.model) if names else {}
         return {f"state {name}": state[name].clone() for name in names if name in state}
@@ -245,6 +253,7 @@ class AnyPlayer:
         if self.timed and number == len(self.calls) - 1:
             changed = self.copies_of_state(self.runner, self.calls[number]["state"] or ())
         tensors, skeleton = split(result, results_on=self.device)
+        self.skeletons[number] = skeleton
         named = dict(zip(places(skeleton, "result"), tensors, strict=True)) | gradients | changed
         plain = {name: X.data if type(X) is torch.nn.Parameter else X for name, X in named.items()}
         description, (_, remaining) = outline(skeleton), split(self.arguments[number])

@@ -80,6 +80,8 @@ class Call:
 
     outline, aliases, is_optional = None, (), False
     seeds = None  # for problem "any", the seeds of the generators and of the cotangents
+    # Whether the reference returns no tensor. Then the solution has to change the inputs that the reference changes.
+    works_in_place = False
     # The operands are one tensor if `alias` is "tensor", and two tensors in the same memory if it is "memory". If it is
     # "values", they are two tensors with the same values in different memory.
     alias = None
@@ -192,7 +194,7 @@ class AnyCall(Call):
 
     def __init__(self, run, name, mode="forward", evaluates=False):
         self.run, self.name, self.mode, self.evaluates = run, name, mode, evaluates
-        # The solution gets only `seeds`, and these when the clock runs. With the first two seeds, it could make the
+        # The solution gets only `seeds`, and not before its clock starts. With the first two seeds, it could make the
         # inputs itself.
         self.input_seed, self.change_seed, *self.seeds = (run.random.getrandbits(63) for _ in range(4))
         self.is_optional = name in generic.VARIANTS
@@ -219,6 +221,7 @@ class AnyCall(Call):
         names = [name for name, _, _ in self.expected or ()]
         state = [name.removeprefix("state ") for name in names if name.startswith("state ")]
         description = {"skeleton": self.skeleton, "evaluates": self.evaluates, "in_float64": self.in_float64}
+        description["restores"] = is_reference or any(problem.changed_state.values())
         description |= {"gradients": self.mode == "gradients"}  # Child.calls() puts the seed of the cotangents here
         description |= {"resets": problem.remembers, "is_random": problem.is_random, "expected": None, "state": None}
         # A timed reference gets the description of the results too. Otherwise the two children could send different
@@ -669,6 +672,7 @@ class Anything:
         self.looks = collections.defaultdict(list)
         self.known = {}  # for each mode, a call with the file's own inputs that the reference has answered
         self.changed_state = collections.defaultdict(list)  # by mode, the entries of the state that a call changes
+        self.state_errors = collections.defaultdict(float)  # by name, the reference's largest error in untimed calls
         self.call = functools.partial(AnyCall, run)
 
     # ---- Names and descriptions. ----
@@ -730,9 +734,11 @@ class Anything:
         example if its constructor scales them.
         """
         answer = self.construct_with(self.state if self.copies else {})
-        self.shared = {*map(str, answer.get("shared") or ())}
         self.fits, is_same = answer.get("fits") is True, answer.get("is_same")
         is_first, self.has_solution = not self.has_solution, True
+        if is_first:  # later the state may not be sent
+            shared = answer.get("shared")
+            self.shared = {*map(str, shared)} if isinstance(shared, list) else set()
         if not is_first or not self.state:
             return
         detail = ""
@@ -890,28 +896,26 @@ class Anything:
         calls = [self.call(name, mode) for name in names]
         for call in calls:
             known = self.known[mode]
-            call.expected, call.outline, call.aliases = known.expected, known.outline, known.aliases
-        self.expect_state_last(calls)
+            call.expected, call.outline, call.aliases = without_state(known.expected), known.outline, known.aliases
+            call.works_in_place = known.works_in_place
+        calls[-1].expected += self.changed_state[mode]  # the last call reports the state that all calls leave
         return calls
-
-    def expect_state_last(self, calls):
-        """Makes the last one of these timed calls, and no other, report the state that the calls leave."""
-        for call in calls:
-            call.expected = without_state(call.expected)
-        calls[-1].expected += self.changed_state[calls[-1].mode]
 
     def wrong_state(self, calls, state):
         """Returns what is wrong with the state that timed calls have left, or an empty string.
 
         The state is that of the solution's module after the last call. The reference makes the same calls one after the
-        other, because its state depends on all of them.
+        other, because its state depends on all of them. There is no state in float64, so the bound follows from the
+        reference's error in untimed calls.
         """
         calls = [copy.copy(call) for call in calls]
-        self.expect_state_last(calls)
+        for call in calls:
+            call.expected, call.works_in_place = [], False  # their results are not needed
+        calls[-1].expected = self.changed_state[calls[-1].mode]
         *_, expected = self.run.requests.send(self.run.reference, calls, timed=True)[0]
         for name, X in state.items() if isinstance(expected, dict) else ():
             truth = generic.Truth(expected[name])
-            worst, bound = truth.worst(X), truth.bound(0.0)
+            worst, bound = truth.worst(X), truth.bound(self.state_errors[name])
             if not worst[0] <= bound:
                 return self.explain(f"{name} after {len(calls)} calls", truth, X, expected[name], worst, bound)
         return ""
@@ -923,6 +927,7 @@ class Anything:
         if call.in_float64:
             return
         call.expected, call.outline, call.aliases = answer["kinds"], answer["outline"], answer["aliases"]
+        call.works_in_place = not answer["returns_tensor"]
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
@@ -1014,6 +1019,8 @@ class Anything:
             exact = None
             self.without_truth.add(call.name)
         for name, _, _ in call.expected:
+            if name not in reference:  # a timed call is asked for state that this call may leave as it is
+                continue
             is_ordinary = call.name == "drawn" and name.startswith("result")
             high = exact and exact.get(name)
             # The shapes differ, for example, if unique() merges numbers that only rounding has made equal.
@@ -1023,6 +1030,8 @@ class Anything:
     def doubt(self, call, name, truth, reference_error):
         if truth.bound(reference_error) > truth.smallest_bound:
             self.loosened.add(call.name)
+        if name.startswith("state "):
+            self.state_errors[name] = max(self.state_errors[name], reference_error)
         if call.name != "drawn" or truth.is_integral or reference_error <= generic.SUSPICIOUS:
             return ""
         # The reference's error is large. To find out whether roundings are the reason, the reference makes the same

@@ -148,7 +148,7 @@ class Generators:
     def __init__(self):
         self.previous_states, self.seen = generator_states(), set()
 
-    def changes(self):
+    def repeats(self):
         """Describes the generators that have come back to a state seen at an earlier call of this method."""
         texts, states = [], generator_states()
         for name, state in states.items():

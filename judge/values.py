@@ -4,6 +4,7 @@ A skeleton is a pair of a kind and a content, as this table says.
 
     kind                content
     "tensor"            The index of the tensor in the list.
+    "number"            The index of the tensor that a number or a bool of a result has become.
     "permuted"          The index of a contiguous tensor, and the dimensions for its permute(). Results do not use it.
     "value"             A number, a bool, a string or None.
     "dtype", "device"   The name of the dtype or of the device.
@@ -13,6 +14,7 @@ A skeleton is a pair of a kind and a content, as this table says.
 
 import torch
 
+DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # of the tensors that a result's numbers become
 ACCEPTED = "tensors, numbers, strings, None, and tuples, lists and dicts of these are accepted"
 
 
@@ -28,6 +30,14 @@ def split(value, results_on=None):
     return tensors, _skeleton(value, tensors, results_on, {})
 
 
+def plain(value):
+    """Converts a number or a string of a subclass to the built-in type, and executes none of the subclass's code."""
+    for kind, convert in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
+        if issubclass(type(value), kind) and type(value) is not bool:
+            return convert(value)
+    return value
+
+
 def _skeleton(value, tensors, results_on, known):
     """Appends the tensors of a value to `tensors`, and returns its skeleton.
 
@@ -37,13 +47,12 @@ def _skeleton(value, tensors, results_on, known):
     def inner(part):
         return _skeleton(part, tensors, results_on, known)
 
-    if results_on is not None and isinstance(value, (bool, int, float)):
-        # The methods of int and float convert a number of a subclass, and execute none of the subclass's code.
-        if not isinstance(value, bool):
-            value = int.__int__(value) if isinstance(value, int) else float.__float__(value)
-        dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(value)]
-        value = torch.tensor(value, dtype=dtype, device=results_on)
-    if issubclass(type(value), torch.Tensor):  # isinstance() would also accept an object that lies about its class
+    # The class is type(value), because isinstance() would execute the code of an object that lies about its class.
+    kind, value = type(value), plain(value)
+    if results_on is not None and type(value) in DTYPES:
+        tensors.append(torch.tensor(value, dtype=DTYPES[type(value)], device=results_on))
+        return ["number", len(tensors) - 1]
+    if issubclass(kind, torch.Tensor):
         is_argument = results_on is None
         if is_argument and id(value) in known:
             return known[id(value)]
@@ -56,20 +65,20 @@ def _skeleton(value, tensors, results_on, known):
         tensors.append(stored)
         known[id(value)] = skeleton
         return skeleton
-    if isinstance(value, dict):
-        # The methods of dict, list and tuple are called, not those of a subclass. Otherwise a subclass could compute
-        # its parts only here, after the call has been timed.
-        if not all(isinstance(key, (str, int)) for key in dict.keys(value)):
+    # The methods of dict, list and tuple are called, not those of a subclass. Otherwise a subclass could compute its
+    # parts only here, after the call has been timed.
+    if issubclass(kind, dict):
+        if not all(issubclass(type(key), (str, int)) for key in dict.keys(value)):
             raise TypeError("a dict has other keys than strings and whole numbers")
-        return ["dict", [[key, inner(part)] for key, part in dict.items(value)]]
-    if isinstance(value, (tuple, list)):
-        kind = list if isinstance(value, list) else tuple
-        return [kind.__name__, [inner(part) for part in kind.__iter__(value)]]
-    if isinstance(value, torch.dtype):
+        return ["dict", [[plain(key), inner(part)] for key, part in dict.items(value)]]
+    if issubclass(kind, (tuple, list)):
+        base = list if issubclass(kind, list) else tuple
+        return [base.__name__, [inner(part) for part in base.__iter__(value)]]
+    if kind is torch.dtype:
         return ["dtype", str(value).removeprefix("torch.")]
-    if isinstance(value, torch.device):
+    if kind is torch.device:
         return ["device", str(value)]
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or type(value) in (*DTYPES, str):
         return ["value", value]
     raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__} is given; {ACCEPTED}")
 
@@ -98,13 +107,23 @@ def outline(skeleton):
     these.
     """
     kind, content = skeleton
-    if kind == "tensor":
+    if kind in ("tensor", "number"):
         return "tensor"
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {outline(part)}" for key, part in sorted(content, key=str)) + "}"
     if kind in ("tuple", "list"):
         return "(" + ", ".join(outline(part) for part in content) + ")"
     return str(content)
+
+
+def has_tensor(skeleton):
+    """Returns whether a value has a tensor, apart from its numbers."""
+    kind, content = skeleton
+    if kind == "dict":
+        return any(has_tensor(part) for _, part in content)
+    if kind in ("tuple", "list"):
+        return any(map(has_tensor, content))
+    return kind in ("tensor", "permuted")
 
 
 def places(skeleton, name):
@@ -116,7 +135,7 @@ def places(skeleton, name):
 
     def visit(part, path):
         kind, content = part
-        if kind == "tensor":
+        if kind in ("tensor", "number"):
             paths.setdefault(content, path)
         elif kind == "dict":
             for key, inner in content:

@@ -330,6 +330,15 @@ LIAR = """    class Liar:
         def resolve_conj(self):
             return torch.tanh(x)
     return Liar()"""
+LYING_LIST = """    class Lazy(list):
+        @property
+        def __class__(self):
+            self[:] = [torch.tanh(x)]
+            return list
+    return Lazy([x])"""
+LAZY_TEXT = """    class Lazy(str):
+        __str__ = __repr__ = lambda self: "high" if x[0, 0] > 0 else "low"
+    return torch.tanh(x), Lazy("none"), {Lazy("none"): x * 2}"""
 LAZY_NUMBER = """    class Lazy(int):
         __str__ = __int__ = __index__ = lambda self: int(x.abs().max() * 100)
     return torch.tanh(x), Lazy(0)"""
@@ -359,8 +368,15 @@ CONVICTED = {
     "a dict that computes later": ('    return {"y": torch.tanh(x)}', RANDN, LAZY_DICT),
     "a tensor that computes later": ("    return torch.tanh(x)", RANDN, LAZY_TENSOR),
     "an object that lies about its class": ("    return torch.tanh(x)", RANDN, LIAR),
+    "a list that lies about its class": ("    return [torch.tanh(x)]", RANDN, LYING_LIST),
+    "a text that computes later": (
+        '    word = "high" if x[0, 0] > 0 else "low"\n    return torch.tanh(x), word, {word: x * 2}',
+        RANDN,
+        LAZY_TEXT,
+    ),
     "a whole number that computes later": ("    return torch.tanh(x), int(x.abs().max() * 100)", RANDN, LAZY_NUMBER),
     "another truth value": ("    return torch.tanh(x), bool(x[0, 0] > 0)", RANDN, "    return torch.tanh(x), True"),
+    "in place with a number": ("    torch.tanh_(x)\n    return 0", RANDN, "    return 0"),
     "an emptied list": ("    return sum(x)", f"[{RANDN}]", "    y = sum(x)\n    x.clear()\n    return y"),
 }
 HOLDS = {
@@ -456,6 +472,39 @@ class ModelNew(Model):
             Model.forward(self, self.last)
         return super().state_dict(*arguments, **options)
 """
+ADDED_BY_A_SUBMODULE = """
+class Sub(torch.nn.Module):
+    def named_modules(self, *arguments, **options):
+        if hasattr(self, "owner"):
+            Model.forward(self.owner[0], self.owner[0].last)
+        return super().named_modules(*arguments, **options)
+
+
+class ModelNew(Model):
+    def __init__(self):
+        super().__init__()
+        self.sub = Sub()
+
+    def forward(self, x):
+        self.last, self.sub.owner = x.clone(), [self]
+        return torch.tanh(x)
+"""
+ADDED_BY_A_DICT = """
+class Lazy(dict):
+    def items(self):
+        if hasattr(self, "owner"):
+            Model.forward(self.owner, self.owner.last)
+        return super().items()
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        self.last = x.clone()
+        if not isinstance(self._buffers, Lazy):
+            self.__dict__["_buffers"] = Lazy(self._buffers)
+        self._buffers.owner = self
+        return torch.tanh(x)
+"""
 UNTIMED = """
 import sys
 
@@ -471,7 +520,7 @@ class ModelNew(Model):
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("timing", [False, True])
-@pytest.mark.parametrize("solution", [NOTHING_ADDED, ADDED_WHEN_ASKED], ids=["nothing_added", "added_when_asked"])
+@pytest.mark.parametrize("solution", [NOTHING_ADDED, ADDED_WHEN_ASKED, ADDED_BY_A_SUBMODULE, ADDED_BY_A_DICT])
 def test_the_state_has_to_change_as_the_references(timing, solution, capsys, tmp_path):
     status, out, err = run(capsys, tmp_path, STATE, f"import torch\n{solution}", timing=timing)
     assert status == 1 and "state total" in out.splitlines()[-1], out + err
@@ -484,6 +533,50 @@ def test_the_state_that_timed_calls_leave_is_compared(capsys, tmp_path):
     solution = "import torch\n" + UNTIMED.replace("UNCHANGED", "torch.tanh(x)")
     status, out, err = run(capsys, tmp_path, STATE, solution, timing=True)
     assert status == 1 and "timed calls: worst element state total" in out.splitlines()[-1], out + err
+
+
+WEIGHTED = STATE.replace("torch.zeros(50))", "torch.zeros(50))\n        self.weight = torch.nn.Parameter(torch.randn(50))").replace(
+    "torch.tanh(x)", "torch.tanh(x * self.weight)"
+)
+# It is right with its own parameter, which is four times the reference's.
+OWN_WEIGHT = """
+class ModelNew(Model):
+    def __init__(self):
+        super().__init__()
+        with torch.no_grad():
+            self.weight.mul_(4)
+
+    def forward(self, x):
+        self.total.mul_(0.9).add_(x.sum(0))
+        return torch.tanh(x * (self.weight / 4))
+"""
+
+
+@pytest.mark.usefixtures("few")
+def test_the_state_is_compared_where_a_solution_has_its_own_parameters(capsys, tmp_path):
+    status, out, err = run(capsys, tmp_path, WEIGHTED, f"import torch\n{OWN_WEIGHT}", timing=True)
+    assert status == 0 and "the solution is right with its own" in out, out + err
+    solution = UNTIMED.replace("super().forward(x)", "self.forward_untimed(x)").replace("UNCHANGED", "torch.tanh(x * (self.weight / 4))")
+    solution += OWN_WEIGHT.split("class ModelNew(Model):\n")[1].replace("def forward", "def forward_untimed")
+    status, out, err = run(capsys, tmp_path, WEIGHTED, f"import torch\n{solution}", timing=True)
+    assert status == 1 and "timed calls: worst element state total" in out.splitlines()[-1], out + err
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("timing", [False, True])
+@pytest.mark.parametrize(
+    "change,same",
+    [
+        ("self.total.copy_(torch.maximum(self.total, x.max(0).values - 2))", ""),
+        ("self.total.add_(1 if x.max() > 3.3 else 0)", ""),
+        ("self.total.copy_((x + 300).square().mean(0) - (x + 300).mean(0).square())", "self.total.copy_(x.double().var(0, correction=0))"),
+    ],
+)
+def test_state_that_seldom_changes_or_is_inexact(timing, change, same, capsys, tmp_path):
+    reference = STATE.replace("self.total.mul_(0.9).add_(x.sum(0))", change)
+    solution = f"\n\nclass ModelNew(Model):\n    def forward(self, x):\n        {same}\n        return torch.tanh(x)\n" if same else SAME
+    status, out, err = run(capsys, tmp_path, reference, f"import torch\n{solution}", timing=timing)
+    assert status == 0, out + err
 
 
 @pytest.mark.usefixtures("few")
@@ -519,6 +612,7 @@ class ModelNew(Model):
 KEEPS = {
     "an expanded tensor": ("torch.ones(1).expand(1 << 16)", "torch.tanh(x * self.kept[:50])"),
     "a sparse tensor": ("torch.eye(50).to_sparse_csr()", "torch.tanh((self.kept @ x.T).T)"),
+    "a scripted module": ("torch.jit.script(torch.nn.Linear(50, 50))", "torch.tanh(x + 0 * self.kept(x))"),
     "a frozen module": ("torch.jit.freeze(torch.jit.script(torch.nn.Tanh()).eval())", "self.kept(x)"),
 }
 
