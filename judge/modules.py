@@ -109,7 +109,8 @@ def construct(make, arguments, seed, device):
 # when the judge asks for it. So the functions below execute no code of a subclass.
 ATTRIBUTES = torch.nn.Module.__dict__["__dict__"]
 # The classes that modules of torch.jit have in place of a dict.
-SCRIPTED = [getattr(torch.jit._script, name, None) for name in ("OrderedDictWrapper", "OrderedModuleDict")]
+_SCRIPT = getattr(torch.jit, "_script", None)
+SCRIPTED = [getattr(_SCRIPT, name, None) for name in ("OrderedDictWrapper", "OrderedModuleDict")]
 
 
 def attributes(module):
