@@ -603,7 +603,8 @@ class Child:
     def compare_kinds(self, call, kinds, results, operands):
         """Compares the results of a call with `kinds`, the names, dtypes and shapes that they should have.
 
-        Returns what is wrong, or an empty string, and the names of the results that lie in memory of others.
+        Returns what is wrong, or an empty string, and the names of the results that lie in the memory of an input or of
+        a tensor that the module keeps.
         """
         # The reference may return an input, or a tensor that its module keeps. `aliases` lists such results, because
         # the judge must not overwrite their memory.
@@ -638,7 +639,7 @@ def serve(channel):
             try:
                 print(json.dumps(getattr(child, request.pop("do"))(**request)), file=done, flush=True)
                 torch.get_device_module(child.device).synchronize(child.device)
-                # Flushing makes the output that was printed so far part of this request.
+                # Flushing sends what the buffers of Python and C still hold, so that the judge sees it in this request.
                 print(end="", flush=True)
                 ctypes.CDLL(None).fflush(None)
             except BaseException as error:  # this includes SystemExit
@@ -1664,9 +1665,10 @@ class Stopwatch:
         # network of many short kernels can get a ratio of 0.5.
         slowest = max(times["reference"]["inside"]["p90_us"], *(t["inside_us"] for t in references))
         slower = min(judged["inside"]["p10_us"], judged["outside_us"]) > (1 + TOLERANCE[1]) * slowest
-        # A solution certainly is faster if its 90th percentile by its child's clock and its time are below `shortest`.
-        # `shortest` is the smallest of three times of the reference: the 10th percentile in turns with the solution,
-        # the time in turns, and the time without the solution.
+        # A solution is certainly faster if two of its times are below `shortest`: its 90th percentile by its child's
+        # clock, and its time by the clock that counts. `shortest` is the smallest of three times of the reference. One
+        # is its 10th percentile by its child's clock, in turns with the solution. The other two are by the clock that
+        # counts: its time in turns with the solution, and its time without the solution.
         shortest = min(times["reference"]["inside"]["p10_us"], *(t["us"] for t in references))
         faster = max(judged["inside"]["p90_us"], judged["us"]) < shortest
         may_be_noise = quiet < judged["us"] / (1 + TOLERANCE[0]) and not slower

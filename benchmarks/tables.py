@@ -421,7 +421,7 @@ SENTENCES = {  # maps a name to (records, a function that renders their rows)
 }
 
 
-OTHER_REMEDIES = {  # of records that benchmark.py does not write
+OTHER_REMEDIES = {  # what to do if a record that benchmark.py does not write is missing or cannot be used
     "soak": "run: python benchmarks/soak.py",
     "sanitizers": "run: python tests/sanitize.py --json benchmarks/results/sanitizers.json",
     "wanted": "it was written by hand; restore it with git",

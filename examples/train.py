@@ -55,7 +55,7 @@ def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=No
         product: a function of two (N, N) tensors, such as tril_matmul.
         target: a lower triangular matrix (N, N).
         steps: the number of steps of Adam, at least 1.
-        learning_rate: Adam's learning rate, times sqrt(N).
+        learning_rate: Adam's learning rate is this number divided by sqrt(N).
         seed: the seed of the start.
         report: if given, it is called with (steps done, loss) at regular intervals and after the last step.
 

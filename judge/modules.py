@@ -194,11 +194,13 @@ class Snapshot:
                 tensor.copy_(copy)
 
     def changed(self):
-        """Returns the tensors that have changed since the snapshot, by name. A tensor that was removed is None."""
+        """Returns the tensors that have changed since the snapshot, by name. What is no tensor any more is None."""
         changed = {}
         for full_name, store, name, _, copy in self.entries:
             tensor = get_of(store, name)
-            if tensor is None or is_other(tensor, copy) or not torch.equal(tensor, copy):
+            if not isinstance(tensor, torch.Tensor):  # the call has removed it, or put a number in its place
+                changed[full_name] = None
+            elif is_other(tensor, copy) or not torch.equal(tensor, copy):
                 changed[full_name] = tensor
         return changed
 
@@ -366,7 +368,10 @@ class Reference(Runner):
         return draws_numbers
 
     def remembers(self, skeleton, tensors, seed):
-        """Returns whether two calls with the same inputs and the same seed have different results."""
+        """Returns whether a second call with the same inputs and the same seed has another result than the first one.
+
+        The module's state is not restored between the calls. A result that has a NaN is not compared.
+        """
         self.begin(seed)
         results = []
         for _ in range(2):

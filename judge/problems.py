@@ -242,7 +242,7 @@ class AnyCall(Call):
 
         The solution's module may keep parameters of its own, with other names, shapes or values. Then the entries for
         gradients of parameters are left out. So are entries of the state for which the module has no tensor of the same
-        name and shape.
+        name, shape and dtype.
         """
         expected = self.expected
         if not self.run.problem.fits:
@@ -319,7 +319,7 @@ class Products:
     def player(self):
         return {"kind": "product", "names": self.product.results}
 
-    # ---- Sizes. ----
+    # ---- Bytes. ----
 
     def slab_bytes(self):
         """Returns the bytes of a timed call's matrices, and the least bytes of a slab.
@@ -662,7 +662,7 @@ class Anything:
         self.constructor = None  # the seed with which the present modules were constructed
         self.has_solution = False  # whether the solution's module has been constructed
         self.fits = False  # whether the solution's module has the reference's parameters
-        self.shared = set()  # the names of tensors that the solution's module has in the same shape
+        self.shared = set()  # the names of tensors that the solution's module has in the same shape and dtype
         self.changed_inputs = set()  # the numbers of the inputs that the reference has changed so far
         self.copies = True  # whether the solution's module gets the reference's parameters if names and shapes fit
         self.is_random = self.remembers = self.always_the_same = self.never_varies = self.has_other_bits = False
@@ -757,8 +757,8 @@ class Anything:
             self.run.report.check("parameters", "note", detail)
         changed = [name.removeprefix("state ") for name, _, _ in self.changed_state["forward"]]
         if lacking := ", ".join(sorted({*changed} - self.shared)):
-            detail = f"the reference's calls change {lacking}; the solution has no tensor of this name and shape, so "
-            self.run.report.check("state", "note", detail + "none is compared")
+            detail = f"not compared, because the solution has no tensor of the same name, shape and dtype: {lacking}"
+            self.run.report.check("state that calls change", "note", detail)
 
     def construct_with(self, state):
         """Makes the solution construct its module, and copy the tensors of `state` if they fit. Returns its answer."""

@@ -632,8 +632,9 @@ inline void warpgroup_commit_batch() {
   current->batches.push_back(current->products.size());
   if (!products_late) multiply(0);
 }
-// Computes sum = A B, or sum += A B if `add`, for 64 x 64 sums and 8 k. A comes from registers. B comes from swizzled rows of 128 bytes,
-// which are read when the product is computed. Both are truncated to tf32.
+// Computes sum = A B, or sum += A B if `add`, for 64 x 64 sums and 8 k. A comes from registers, which are read
+// now. Each column of B is a swizzled row of 128 bytes in shared memory. These rows are read when the product is computed. A and B are
+// truncated to tf32.
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4;
   if (current->block->written) fail("multiplied what was written without a fence");

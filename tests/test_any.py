@@ -527,6 +527,13 @@ def test_the_state_has_to_change_as_the_references(timing, solution, capsys, tmp
 
 
 @pytest.mark.usefixtures("few")
+def test_state_that_a_solution_lacks_is_named(capsys, tmp_path):
+    solution = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.tanh(x)\n"
+    status, out, err = run(capsys, tmp_path, STATE, solution, timing=True)
+    assert status == 0 and re.search("note +state that calls change: not compared.*: total", out), out + err
+
+
+@pytest.mark.usefixtures("few")
 def test_the_state_that_timed_calls_leave_is_compared(capsys, tmp_path):
     status, out, err = run(capsys, tmp_path, STATE, SAME, timing=True)
     assert status == 0, out + err
@@ -613,6 +620,7 @@ KEEPS = {
     "an expanded tensor": ("torch.ones(1).expand(1 << 16)", "torch.tanh(x * self.kept[:50])"),
     "a sparse tensor": ("torch.eye(50).to_sparse_csr()", "torch.tanh((self.kept @ x.T).T)"),
     "a scripted module": ("torch.jit.script(torch.nn.Linear(50, 50))", "torch.tanh(x + 0 * self.kept(x))"),
+    "a tensor until it is called": ("torch.ones(1)", "torch.tanh(x * self.item())"),
     "a frozen module": ("torch.jit.freeze(torch.jit.script(torch.nn.Tanh()).eval())", "self.kept(x)"),
 }
 
@@ -632,6 +640,10 @@ class ModelNew(Model):
 
     def forward(self, x):
         return {result}
+
+    def item(self):
+        self.kept = float(self.kept)
+        return self.kept
 """
     status, out, err = run(capsys, tmp_path, PLAIN, solution)
     assert status == 0, out + err
