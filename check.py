@@ -1907,11 +1907,14 @@ def examine_the_path_of_the_record(name):
 def write_record(path, record):
     """Writes the record of --json. Returns whether that was possible."""
     record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
+    temporary = f"{path}.{random.SystemRandom().getrandbits(64):x}"
     try:
-        with open(f"{path}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
+        with open(temporary, "x", encoding="utf-8") as f:
             f.write(json.dumps(record, indent=1) + "\n")
-        os.replace(f.name, path)  # no reader ever sees half a file
+        os.replace(temporary, path)  # no reader ever sees half a file
     except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         tell(f"check.py: --json {path}: cannot be written ({error})")
         return False
     print(f"wrote {path}")

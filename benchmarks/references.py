@@ -195,7 +195,7 @@ class Series:
 
     def large(self, names, files):
         """Stores the description of the machine in self.about. Returns the problems whose tensors have more than LARGE bytes."""
-        device = "cpu" if "cpu" in self.options.given else "cuda"
+        device = "cpu" if {"cpu", "--device=cpu"} & {*self.options.given} else "cuda"
         command = [sys.executable, __file__, "--describe", device, *(str(files[name]) for name in names)]
         remaining_seconds = max(0.0, self.end - time.monotonic())
         try:

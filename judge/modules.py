@@ -30,10 +30,13 @@ def assigned(text):
     except SyntaxError:  # the process that executes the file reports the error
         statements = []
     for statement in statements:
-        for target in statement.targets if isinstance(statement, ast.Assign) else []:
+        is_annotated = isinstance(statement, ast.AnnAssign) and statement.value  # N: int = 3
+        targets = [statement.target] if is_annotated else []
+        for target in statement.targets if isinstance(statement, ast.Assign) else targets:
             pairs = [(target, statement.value)]
             if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-                pairs = zip(target.elts, statement.value.elts, strict=False)
+                has_star = any(isinstance(name, ast.Starred) for name in target.elts)  # as in *a, b = 1, 2, 3
+                pairs = [] if has_star else zip(target.elts, statement.value.elts, strict=False)
             for name, value in pairs:
                 if isinstance(name, ast.Name) and all(isinstance(node, LITERAL) for node in ast.walk(value)):
                     yield name.id, value, statement

@@ -107,7 +107,7 @@ def outline(skeleton):
     these.
     """
     kind, content = skeleton
-    if kind in ("tensor", "number"):
+    if kind in ("tensor", "permuted", "number"):
         return "tensor"
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {outline(part)}" for key, part in sorted(content, key=str)) + "}"

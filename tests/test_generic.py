@@ -65,6 +65,7 @@ def test_structures_are_told_apart_but_for_lists_and_tuples():
 
     assert outline((x, [x, 2.5])) == outline([x, (x, 3.5)]) == "(tensor, (tensor, tensor))"
     assert outline({"a": x, "b": 1}) == outline({"b": 2, "a": x}) == "{'a': tensor, 'b': tensor}"  # numbers are compared like tensors
+    assert values.outline(values.split([torch.ones(2, 3).T])[1]) == "(tensor)"
     assert outline({"a": x, "b": "1"}) == outline({"b": "1", "a": x}) != outline({"a": x, "b": "2"})
     assert outline(x) != outline([x])
 
@@ -83,6 +84,14 @@ derived = batch_size + 1
 def f():
     inner = 3
 '''
+
+
+def test_which_assignments_are_constants():
+    text = "N: int = 3\nM: int\n*a, b = 1, 2, 3\nc, d = 4, -5\ne = f = (6, [7])\ng = print\n"
+    assert modules.constants(text) == {"N": 3, "c": 4, "d": -5, "e": (6, [7]), "f": (6, [7])}
+    names = {}
+    exec(modules.with_constants(text, {"N": 8}), names)
+    assert names["N"] == 8
 
 
 def test_constants_can_be_changed():
