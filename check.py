@@ -326,10 +326,10 @@ class Child:
     def operand(self, leaf, shape, offset, slot, copy, dtype):
         """Returns the tensor of an input. It lies in the slab, or in memory from torch's allocator if `offset` is None.
 
-        If `leaf` is true, the tensor is a Parameter. Choices.places_of() explains the other arguments. If a tensor with
-        this place, shape, dtype, `leaf` and `copy` was returned before, and forget() has not dropped it, the same
-        tensor object is returned again. Its version counter is then higher, as that of a weight is after an optimizer's
-        step.
+        `leaf` is "Parameter" or "tensor" if the operand requires a gradient, and empty otherwise. Choices.places_of()
+        explains the other arguments. If a tensor with this place, shape, dtype, `leaf` and `copy` was returned before,
+        and forget() has not dropped it, the same tensor object is returned again. Its version counter is then higher,
+        as that of a weight is after an optimizer's step.
         """
         key = leaf, dtype, *shape, copy, slot if offset is None else offset
         inputs = self.in_blocks if offset is None else self.in_slab
@@ -343,7 +343,7 @@ class Child:
             X = self.blocks[block_key].data
         else:
             X = self.slab.tensor(getattr(torch, dtype), shape, offset)
-        inputs[key] = torch.nn.Parameter(X) if leaf else X
+        inputs[key] = torch.nn.Parameter(X) if leaf == "Parameter" else X.requires_grad_() if leaf else X
         return inputs[key]
 
     def forget(self, calls):
@@ -1574,16 +1574,21 @@ class Stopwatch:
         """Sends requests to the contenders in turns, and returns the timings of each contender's requests.
 
         Three requests to each contender come first. They warm it up and determine how many calls fit in a request. The
-        solution also gets two decoy requests, whose timings are not returned.
+        solution also gets two to four decoy requests, whose timings are not returned. They come at any time after the
+        warm-up, also last, so that no request is known to be no decoy.
         """
         run, timings, self.best = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
-        decoys = {kind: run.random.randrange(rounds) for kind in ("open", "hidden")}
+        schedule = []
         for n in range(-3, rounds):
-            for kind, round_of_decoy in decoys.items():
-                if n == round_of_decoy and run.solution in contenders:
-                    self.request(run.solution, decoy=kind)
-            for contender in run.random.sample(contenders, len(contenders)):
-                timings[contender].append(self.request(contender, warms_up=n < 0))
+            schedule += [(contender, n < 0, None) for contender in run.random.sample(contenders, len(contenders))]
+        kinds = ["open", "hidden"]
+        kinds += run.random.choices(kinds, k=run.random.choice((0, 0, 1, 2)))
+        for kind in kinds if run.solution in contenders else ():
+            schedule.insert(run.random.randint(3 * len(contenders), len(schedule)), (run.solution, False, kind))
+        for contender, warms_up, kind in schedule:
+            timing = self.request(contender, warms_up, kind)
+            if kind is None:
+                timings[contender].append(timing)
         return [requests[3:] for requests in timings.values()]
 
     def request(self, contender, warms_up=False, decoy=None):

@@ -279,12 +279,15 @@ def dominant(X, dtype):
 
     Below the diagonal, each element of X is divided by its row number, counted from 1. If X[0, 0] is negative, each
     element is divided by its squared distance from the diagonal instead. A diagonal element of L is the sum of the
-    magnitudes to its left, with the sign of X[i, i]. If this sum is tiny, 1 + |X[i, i]| replaces it.
+    magnitudes to its left, with the sign of X[i, i]. If this sum is tiny, 1 + |X[i, i]| replaces it. In about half of
+    the rows the diagonal element is up to four times as large, so that it has to be read.
     """
     index, diagonal = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     L = X.tril(-1) / torch.where(diagonal[..., :1, None] < 0, (index - index.mT).clamp_min(1) ** 2, index + 1)
     row_sums = L.abs().sum(-1)
     row_sums = torch.where(row_sums > 2.0 ** (-4 if dtype.itemsize == 2 else -40), row_sums, 1 + diagonal.abs())
+    fraction = diagonal.abs() * 1024 % 1  # takes the place of a random number
+    row_sums = row_sums * torch.where(fraction > 0.5, 6 * fraction - 2, 1.0)
     return L + torch.diag_embed(row_sums.copysign(diagonal))
 
 
@@ -385,10 +388,16 @@ GRADIENTS = [(kind, way) for kind in range(8) for way in range(4 if kind in (2, 
 
 
 def inputs_of(name, draw, dtype, *shapes):
-    """Returns A and, if two shapes are given, B. Hard matrices of one batch differ at most in their signs."""
+    """Returns A and, if two shapes are given, B. A batch has at most three different hard matrices, besides signs."""
     inputs = []
     for second, shape in enumerate(shapes):
-        X = DISTRIBUTIONS[name](draw, shape[-2:] if name in HARD else shape, second, dtype).expand(shape)
+        batch = math.prod(shape[:-2])
+        if name in HARD and batch > 1:
+            matrices = [DISTRIBUTIONS[name](draw, shape[-2:], second, dtype) for _ in range(min(batch, 3))]
+            chosen = (draw.uniform(batch) * len(matrices)).long()
+            X = torch.stack(matrices)[chosen].view(shape)
+        else:
+            X = DISTRIBUTIONS[name](draw, shape[-2:] if name in HARD else shape, second, dtype).expand(shape)
         inputs.append(X if name in ORDINARY | SEEMINGLY_UNIFORM else X * draw.normal(*shape[:-2], 1, 1).sign())
     return inputs
 

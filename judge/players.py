@@ -6,7 +6,7 @@ it, and splits its results into tensors. A player has these members.
     construct(make, arguments, seed, state)
                       Makes the module. `state` has the tensors of the reference's module, or is None.
     prepare(calls, operand, timed, training, inference)
-                      Takes the descriptions of calls. operand(is_leaf, *place) returns an input, as Child.operand()
+                      Takes the descriptions of calls. operand(leaf, *place) returns an input, as Child.operand()
                       of check.py does.
     operands          Has the inputs of each call that prepare() has taken, as one list per call.
     call(number)      Makes one call and returns its answer. The judge may time it.
@@ -95,13 +95,14 @@ class ProductPlayer:
         self.calls, self.timed, self.inference, self.operands = calls, timed, inference, []
         if isinstance(self.model, torch.nn.Module):
             self.model.train(training)
-        for call in calls:
+        for number, call in enumerate(calls):
             asks_for_all = call["mode"] == "gradients"
             operands = []
             for n, place in enumerate(call["inputs"]):
                 is_operand = n < len(self.names) - 1  # an input beyond the operands is dC
                 is_leaf = is_operand and bool(asks_for_all or call["other"] >> n & 1)
-                operands.append(operand(is_leaf, *place))
+                leaf = "" if not is_leaf else "Parameter" if (number + training) % 2 else "tensor"
+                operands.append(operand(leaf, *place))
             self.operands.append(operands)
 
     def call(self, number):
@@ -190,7 +191,7 @@ class AnyPlayer:
 
     def prepare(self, calls, operand, timed, training, inference):
         self.calls, self.timed, self.skeletons = calls, timed, {}
-        self.operands = [[operand(False, *place) for place in call["inputs"]] for call in calls]
+        self.operands = [[operand("", *place) for place in call["inputs"]] for call in calls]
         self.arguments = [join(call["skeleton"], operands) for call, operands in zip(calls, self.operands, strict=True)]
         torch.set_grad_enabled(False)  # KernelBench calls modules under no_grad
         if timed:

@@ -106,7 +106,7 @@ class ProductCall(Call):
 
     `name` is a key of DISTRIBUTIONS in judge/measures.py. Each operand is multiplied by a random sign. If `name` is
     "mixed", all operands get the same sign. If it is "normal", each operand is also multiplied by a random one of
-    three powers of two: a small one, 1, or a large one.
+    four powers of two: a small one, 1, a large one, or any between 2^-50 and 2^50 (for float16, 2^-2 and 2^3).
     """
 
     def __init__(self, run, name, dims, mode="forward", kind=0, alias=None):
@@ -117,9 +117,11 @@ class ProductCall(Call):
         self.dtype, self.label = run.problem.dtype, label(dims)
         self.factors = run.random.choices((1, -1), k=len(problem.names))
         if name == "normal":
-            min_exponent, max_exponent = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(self.dtype, (-12, 8))
+            exponents = {torch.float64: (-400, 0, 300), torch.float16: (-2, 0, 3)}.get(self.dtype, (-12, 0, 8))
+            any_exponent = (-2, 3) if self.dtype == torch.float16 else (-50, 50)
             self.factors = [
-                factor * 2.0 ** run.random.choice((min_exponent, 0, max_exponent)) for factor in self.factors
+                factor * 2.0 ** run.random.choice((*exponents, run.random.randint(*any_exponent)))
+                for factor in self.factors
             ]
         # In "mixed" inputs, one operand has elements of both signs, and all elements of the other one have one sign.
         # The lowest bit of the call's number chooses the operand (measures.Draw.odd), and the next bit the sign.
@@ -395,6 +397,12 @@ class Products:
         min_size = min(min_size, max_size)
         return self.product.headline(round(min_size * (max_size / min_size) ** self.run.random.random()))
 
+    def permuted(self, dims):
+        """Returns dimensions in another order in half of the calls, if the three sides of a product may differ."""
+        if self.product.square or self.run.random.random() < 0.5:
+            return dims
+        return tuple(self.run.random.sample(dims, len(dims)))
+
     def some_hard(self, number):
         """Returns some kinds of hard inputs, for slow calls: all kinds of EXTREME, and `number` of the other kinds."""
         extreme = [name for name in self.hard if name in measures.EXTREME]
@@ -429,9 +437,12 @@ class Products:
         # Hard inputs have several sizes, because a fast path may begin at any size. Each kind occurs at sizes up to
         # --size, and some kinds occur at larger sizes.
         hard_calls = [
-            self.call(name, self.near(max_size)) for max_size in ((1100, 2048) if cuda else ()) for name in hard
+            self.call(name, self.permuted(self.near(max_size)))
+            for max_size in ((1100, 2048) if cuda else ())
+            for name in hard
         ]
-        hard_calls += [self.call(name, self.between(100, size)) for name in hard]
+        hard_calls += [self.call(name, self.permuted(self.between(100, size))) for name in hard]
+        hard_calls += [self.call(name, self.permuted(self.between(1, 100))) for name in hard]
         repeated = [call for call in calls if max(call.dims) <= size] + run.random.sample(hard_calls, 7)
         calls += hard_calls + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in hard if batches]
         hard_at_size = hard[::-1] if size <= all_hard["forward"] else self.some_hard(9)
@@ -467,7 +478,7 @@ class Products:
                 for dims in measures.some_batches(3 * has_batches, *size_arguments)
             ]
             calls += gradient_calls + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
-            calls += [self.call(name, self.between(20, size), "gradients") for name in hard]
+            calls += [self.call(name, self.permuted(self.between(20, size)), "gradients") for name in hard]
             hard_at_size = hard if size <= all_hard["gradients"] else self.some_hard(1)
             calls += [self.call(name, self.dims, "gradients") for name in hard_at_size]
         for mode in MODES:
