@@ -442,8 +442,10 @@ class Products:
             for name in hard
         ]
         hard_calls += [self.call(name, self.permuted(self.between(100, size))) for name in hard]
-        hard_calls += [self.call(name, self.permuted(self.between(1, 100))) for name in hard]
-        repeated = [call for call in calls if max(call.dims) <= size] + run.random.sample(hard_calls, 7)
+        repeated = [call for call in calls if max(call.dims) <= size] + run.random.sample(
+            hard_calls, min(7, len(hard_calls))
+        )
+        calls += [self.call(name, self.permuted(self.between(1, 100))) for name in hard]
         calls += hard_calls + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in hard if batches]
         hard_at_size = hard[::-1] if size <= all_hard["forward"] else self.some_hard(9)
         calls += [self.call(name, self.dims) for name in hard_at_size]
