@@ -223,7 +223,7 @@ class AnyCall(Call):
         names = [name for name, _, _ in self.expected or ()]
         state = [name.removeprefix("state ") for name in names if name.startswith("state ")]
         description = {"skeleton": self.skeleton, "evaluates": self.evaluates, "in_float64": self.in_float64}
-        description["restores"] = is_reference or any(problem.changed_state.values())
+        description["restores"] = is_reference or problem.changes_state
         description |= {"gradients": self.mode == "gradients"}  # Child.calls() puts the seed of the cotangents here
         description |= {"resets": problem.remembers, "is_random": problem.is_random, "expected": None, "state": None}
         # A timed reference gets the description of the results too. Otherwise the two children could send different
@@ -685,6 +685,7 @@ class Anything:
         self.looks = collections.defaultdict(list)
         self.known = {}  # for each mode, a call with the file's own inputs that the reference has answered
         self.changed_state = collections.defaultdict(list)  # by mode, the entries of the state that a call changes
+        self.changes_state = False  # whether any call of the reference has changed state, also after eval()
         self.state_errors = collections.defaultdict(float)  # by name, the reference's largest error in untimed calls
         self.call = functools.partial(AnyCall, run)
 
@@ -941,10 +942,12 @@ class Anything:
             return
         call.expected, call.outline, call.aliases = answer["kinds"], answer["outline"], answer["aliases"]
         call.works_in_place = not answer["returns_tensor"]
+        state = [result for result in answer["kinds"] if result[0].startswith("state ")]
+        self.changes_state = self.changes_state or bool(state)
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
-        if state := [result for result in answer["kinds"] if result[0].startswith("state ")]:
+        if state:
             self.changed_state[call.mode] = state
         look = without_state(answer["kinds"]), answer["outline"]
         if look not in looks:
