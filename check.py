@@ -292,12 +292,14 @@ def what_is_missing(error, device):
     return ""
 
 
+def span(shape, strides):
+    """Returns how many elements lie in memory from the first to the last element of a tensor that is not empty."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+
+
 def end_of(X):
     """Returns the address behind the last element of a strided tensor. The elements of an expanded one share memory."""
-    if not X.numel():
-        return X.data_ptr()
-    last = sum((n - 1) * stride for n, stride in zip(X.shape, X.stride(), strict=True))
-    return X.data_ptr() + (last + 1) * X.element_size()
+    return X.data_ptr() + (span(X.shape, X.stride()) * X.element_size() if X.numel() else 0)
 
 
 class Child:
@@ -603,8 +605,8 @@ class Child:
     def compare_kinds(self, call, kinds, results, operands):
         """Compares the results of a call with `kinds`, the names, dtypes and shapes that they should have.
 
-        Returns what is wrong, or an empty string, and the names of the results that lie in the memory of an input or of
-        a tensor that the module keeps.
+        Returns what is wrong, or an empty string, and a list of names. The listed results lie in the memory of an input
+        or of a tensor that the module keeps.
         """
         # The reference may return an input, or a tensor that its module keeps. `aliases` lists such results, because
         # the judge must not overwrite their memory.
@@ -900,7 +902,7 @@ class Contender(contextlib.ExitStack):
         base, offset, strides = location
         if not all(type(number) is int for number in (offset, *strides)):
             raise TypeError("an offset or a stride is no whole number")
-        elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        elements = span(shape, strides)
         # A result may be a strided part of a larger buffer. The limit keeps the judge from reading too much.
         if min([offset, *strides]) < 0 or elements > (64 if self.gpu else 8) * math.prod(shape) + (1 << 22):
             raise ValueError(f"offset {offset}, strides {strides}")
@@ -1238,10 +1240,15 @@ class Requests:
     def time(self, contender, calls, call_descriptions, prepare_answer, limit):
         """Makes the child run the calls.
 
-        Returns four things: the child's answer for each call, which tells where the results lie; a dict of the results
-        by call number; for each call, a dict of inputs after the call by input number; and the time in seconds by the
-        judge's clock. For a call that returns no tensor, these are the inputs that the reference changes. They are read
-        here because they are the call's only result.
+        Returns four things:
+
+        - the child's answer for each call, which tells where the results lie
+        - a dict of the results by call number
+        - for each call, a dict of inputs after the call by input number
+        - the time in seconds by the judge's clock
+
+        The dict of inputs is empty, except for a call that returns no tensor. Then it has the inputs that the reference
+        changes. They are read here because they are the call's only result.
         """
         seeds = {"seeds": [call.seeds for call in calls]} if calls[0].seeds else {}
         start_time = time.perf_counter()

@@ -465,7 +465,7 @@ def suite_limits(bench, record):
             packed, word = torch.empty_like(A), torch.empty(1, device=bench.device)
             parts = bench.sides(A, B) | {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
             for inputs in ("uniform", "normal"):
-                # The operands of this problem are dense, and have the sizes that are given
+                # Operands of transposed_a are dense and may have any sizes, so this draws two dense matrices
                 halves = bench.inputs("transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs)
                 parts[f"float16_product_{inputs}"] = product = functools.partial(torch.matmul, *halves)
                 parts[f"copy_then_product_{inputs}"] = lambda copy=parts["copy"], product=product: (copy(), product())
@@ -616,7 +616,7 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 
 def suite_build(bench, record):
-    """Measures three times in seconds: of `import torch`, of the solution's import, and of its first call with the making of its operand.
+    """Measures how many seconds three steps take: `import torch`, the solution's import, and its first call, whose operand is made first.
     Each row comes from one new process. In the cold row the import compiles the kernels, and in the warm rows it finds them compiled."""
     file = bench.solution_file.resolve()
     steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}

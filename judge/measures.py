@@ -466,7 +466,7 @@ def may_underflow(X, Y):
     """
     # If |x| lies between 2^(p - 1) and 2^p, and |y| between 2^(q - 1) and 2^q, |x y| is at least 2^(p + q - 2). So a
     # term can lie below 2^-126, the smallest normal number, only if p + q < -124. Below, x and y have the exponents p
-    # and q. A zero gets an exponent that exceeds all others, so its terms are not marked.
+    # and q. A zero gets a larger exponent than any number, so its terms are not marked.
     x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     for e in torch.unique(x[x < -124 - y.min()]).tolist():

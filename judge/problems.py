@@ -61,12 +61,16 @@ def unwritten(element):
 # ==== 1. Calls ====
 
 
-def without_state(kinds):
-    """Returns those descriptions of results whose names do not begin with "state ".
+def is_state(result):
+    """Returns whether a description of a result is for an entry of the module's state_dict.
 
-    These names stand for entries of the module's state_dict, which the player adds to the results of an untimed call.
+    The player adds these entries to the results of a call.
     """
-    return [result for result in kinds if not result[0].startswith("state ")]
+    return result[0].startswith("state ")
+
+
+def without_state(kinds):
+    return [result for result in kinds if not is_state(result)]
 
 
 class Call:
@@ -220,8 +224,7 @@ class AnyCall(Call):
 
     def describe(self, is_reference, timed):
         problem = self.run.problem
-        names = [name for name, _, _ in self.expected or ()]
-        state = [name.removeprefix("state ") for name in names if name.startswith("state ")]
+        state = [result[0].removeprefix("state ") for result in self.expected or () if is_state(result)]
         description = {"skeleton": self.skeleton, "evaluates": self.evaluates, "in_float64": self.in_float64}
         description["restores"] = is_reference or problem.changes_state
         description |= {"gradients": self.mode == "gradients"}  # Child.calls() puts the seed of the cotangents here
@@ -473,7 +476,8 @@ class Products:
             ]
             repeated += [call for call in gradient_calls if max(call.dims) <= size][::3]
             # The following calls are not in `calls`, so that the loop over pairs below leaves their kinds as they are.
-            # In the first two, dC is as for C.sum() and for -C.sum(). In the others, it is the same for all of a batch.
+            # In the first two, dC is as for C.sum() and for -C.sum(). In the calls after these, dC is the same for all
+            # of a batch.
             repeated += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]
             repeated += [
                 self.call("normal", dims, "gradients", kind=8)
@@ -684,7 +688,7 @@ class Anything:
         # whether the inputs are the file's own. Each value lists the different looks that have been seen.
         self.looks = collections.defaultdict(list)
         self.known = {}  # for each mode, a call with the file's own inputs that the reference has answered
-        self.changed_state = collections.defaultdict(list)  # by mode, the entries of the state that a call changes
+        self.state_kinds = collections.defaultdict(list)  # by mode, the entries of the state that calls change
         self.changes_state = False  # whether any call of the reference has changed state, also after eval()
         self.state_errors = collections.defaultdict(float)  # by name, the reference's largest error in untimed calls
         self.call = functools.partial(AnyCall, run)
@@ -769,7 +773,7 @@ class Anything:
                 detail = "the solution has the reference's, because it is wrong with its own; KernelBench gives it none"
         if detail:
             self.run.report.check("parameters", "note", detail)
-        changed = [name.removeprefix("state ") for name, _, _ in self.changed_state["forward"]]
+        changed = [name.removeprefix("state ") for name, _, _ in self.state_kinds["forward"]]
         if lacking := ", ".join(sorted({*changed} - self.shared)):
             detail = f"not compared, because the solution has no tensor of the same name, shape and dtype: {lacking}"
             self.run.report.check("state that calls change", "note", detail)
@@ -912,7 +916,7 @@ class Anything:
             known = self.known[mode]
             call.expected, call.outline, call.aliases = without_state(known.expected), known.outline, known.aliases
             call.works_in_place = known.works_in_place
-        calls[-1].expected += self.changed_state[mode]  # the last call reports the state that all calls leave
+        calls[-1].expected += self.state_kinds[mode]  # the last call reports the state that all calls leave
         return calls
 
     def wrong_state(self, calls, state):
@@ -925,7 +929,7 @@ class Anything:
         calls = [copy.copy(call) for call in calls]
         for call in calls:
             call.expected, call.works_in_place = [], False  # their results are not needed
-        calls[-1].expected = self.changed_state[calls[-1].mode]
+        calls[-1].expected = self.state_kinds[calls[-1].mode]
         *_, expected = self.run.requests.send(self.run.reference, calls, timed=True)[0]
         for name, X in state.items() if isinstance(expected, dict) else ():
             truth = generic.Truth(expected[name])
@@ -942,13 +946,13 @@ class Anything:
             return
         call.expected, call.outline, call.aliases = answer["kinds"], answer["outline"], answer["aliases"]
         call.works_in_place = not answer["returns_tensor"]
-        state = [result for result in answer["kinds"] if result[0].startswith("state ")]
+        state = [result for result in answer["kinds"] if is_state(result)]
         self.changes_state = self.changes_state or bool(state)
         if call.evaluates:  # what follows is for timed calls, which are not made after eval()
             return
         looks = self.looks[call.mode, call.name == "drawn"]
         if state:
-            self.changed_state[call.mode] = state
+            self.state_kinds[call.mode] = state
         look = without_state(answer["kinds"]), answer["outline"]
         if look not in looks:
             looks.append(look)

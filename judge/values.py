@@ -65,8 +65,8 @@ def _skeleton(value, tensors, results_on, known):
         tensors.append(stored)
         known[id(value)] = skeleton
         return skeleton
-    # The methods of dict, list and tuple are called, not those of a subclass. Otherwise a subclass could compute its
-    # parts only here, after the call has been timed.
+    # The methods of dict, list and tuple are called, and no method of a subclass. Otherwise a subclass could compute
+    # its parts only here, after the call has been timed.
     if issubclass(kind, dict):
         if not all(issubclass(type(key), (str, int)) for key in dict.keys(value)):
             raise TypeError("a dict has other keys than strings and whole numbers")

@@ -384,10 +384,10 @@ HOLDS = {
     "two objects for one": (TWICE, RANDN, "    return torch.tanh(x), torch.tanh(x)"),
     "complex128": ("    return torch.fft.fft(x)", "[torch.randn(6, 50, dtype=torch.complex128)]", ""),
     "an empty input": ("    return torch.tanh(x)", "[torch.randn(0, 50)]", ""),
+    "a number of a subclass": ("    return torch.tanh(x), float(x.abs().max())", RANDN, NUMBER),
     "unique": ("    return torch.unique(1 + x * 1e-6)", "[torch.randn(600, 50)]", ""),
     "channels last": ("    return x * 2", "[torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)]", "    return x + x"),
 }
-HOLDS["a number of a subclass"] = ("    return torch.tanh(x), float(x.abs().max())", RANDN, NUMBER)
 HOLD_TIMED = {
     "in place": ("    torch.tanh_(x)", RANDN, "    x.copy_(torch.tanh(x))"),
     "a whole number and a truth value": ("    return torch.tanh(x), int(x.abs().max() * 100), bool(x[0, 0] > 0)", RANDN, ""),
